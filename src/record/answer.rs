@@ -1,0 +1,111 @@
+//! The answer of an execution, as it is stored and given again.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
+
+/// An answer as it is stored: status, headers, body and trailers.
+///
+/// A replay is this, with `Idempotent-Replayed: true`.
+///
+/// # Example: the answer a notification's sender waits for
+///
+/// ```
+/// use tower_idempotency::Answer;
+///
+/// let answer = Answer::text("success");
+/// assert_eq!(answer.status(), 200);
+/// assert_eq!(answer.body().unwrap(), "success");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Option<Bytes>,
+    pub(super) trailers: Option<Box<HeaderMap>>,
+}
+
+impl Answer {
+    /// An empty answer with this status.
+    pub fn new(status: StatusCode) -> Self {
+        Self { status, headers: HeaderMap::new(), body: Some(Bytes::new()), trailers: None }
+    }
+
+    /// 200 with this text, as `text/plain; charset=utf-8`.
+    pub fn text(text: impl Into<Bytes>) -> Self {
+        Self::new(StatusCode::OK)
+            .with_header(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))
+            .with_body(text)
+    }
+
+    /// 200 with this JSON text, as `application/json`.
+    pub fn json(json: impl Into<Bytes>) -> Self {
+        Self::new(StatusCode::OK)
+            .with_header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .with_body(json)
+    }
+
+    /// The same with this status.
+    #[must_use]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The same with this header, in place of others of its name.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// The same with this body.
+    #[must_use]
+    pub fn with_body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = Some(body.into());
+        self
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The body; `None` if it was too large, or had no end in time, and was not kept.
+    pub fn body(&self) -> Option<&Bytes> {
+        self.body.as_ref()
+    }
+
+    /// The trailers, if it had any.
+    pub fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_deref()
+    }
+
+    /// This answer as a response. The trailers do not come along, and a body that was not kept is
+    /// empty.
+    pub fn into_http(self) -> Response<Bytes> {
+        let mut response = Response::new(self.body.unwrap_or_default());
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+
+    pub(crate) fn from_parts(
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Option<Bytes>,
+        trailers: Option<Box<HeaderMap>>,
+    ) -> Self {
+        Self { status, headers, body, trailers }
+    }
+
+    pub(crate) fn into_parts(
+        self,
+    ) -> (StatusCode, HeaderMap, Option<Bytes>, Option<Box<HeaderMap>>) {
+        (self.status, self.headers, self.body, self.trailers)
+    }
+}

@@ -1,0 +1,191 @@
+//! The bytes of a stored answer.
+//!
+//! ```text
+//! 32   the key it was stored under
+//! 1    version, 1
+//! 1    flags: 1 the body was kept, 2 there are trailers
+//! 2    status, big endian
+//! ..   headers: a count in 2 bytes, then for each the length of the name in 2, the name, the length
+//!      of the value in 4, the value
+//! ..   trailers, likewise, if there are any
+//! ..   the body, to the end
+//! ```
+
+use std::fmt;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::{Answer, RecordKey};
+
+const VERSION: u8 = 1;
+const BODY_KEPT: u8 = 1;
+const HAS_TRAILERS: u8 = 2;
+
+/// What is stored is no answer of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// It was stored for another key.
+    OtherKey,
+    /// Its version is not known here.
+    Version(u8),
+    /// It is cut short or broken.
+    Broken,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherKey => f.write_str("it was stored under another key"),
+            Self::Version(version) => write!(f, "its version {version} is not known here"),
+            Self::Broken => f.write_str("it is cut short or broken"),
+        }
+    }
+}
+
+/// The bytes of `answer`, bound to `key`.
+pub(crate) fn encode(key: &RecordKey, answer: &Answer) -> Bytes {
+    let body = answer.body.as_deref().unwrap_or_default();
+    let trailers = answer.trailers.as_deref();
+    let size = 36 + size_of_map(&answer.headers) + trailers.map_or(0, size_of_map) + body.len();
+    let mut out = BytesMut::with_capacity(size);
+    out.put_slice(key.as_bytes());
+    out.put_u8(VERSION);
+    let kept = if answer.body.is_some() { BODY_KEPT } else { 0 };
+    out.put_u8(kept | if trailers.is_some() { HAS_TRAILERS } else { 0 });
+    out.put_u16(answer.status.as_u16());
+    put_map(&mut out, &answer.headers);
+    if let Some(trailers) = trailers {
+        put_map(&mut out, trailers);
+    }
+    out.put_slice(body);
+    out.freeze()
+}
+
+/// The answer in `stored`, which must be bound to `key`. Copies neither body nor header values.
+pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Answer, Unreadable> {
+    if stored.len() < 36 {
+        return Err(Unreadable::Broken);
+    }
+    if stored[..32] != key.as_bytes()[..] {
+        return Err(Unreadable::OtherKey);
+    }
+    stored.advance(32);
+    let version = stored.get_u8();
+    if version != VERSION {
+        return Err(Unreadable::Version(version));
+    }
+    let flags = stored.get_u8();
+    if flags & !(BODY_KEPT | HAS_TRAILERS) != 0 {
+        return Err(Unreadable::Broken);
+    }
+    let status = StatusCode::from_u16(stored.get_u16()).map_err(|_| Unreadable::Broken)?;
+    let headers = get_map(&mut stored)?;
+    let trailers = match flags & HAS_TRAILERS {
+        0 => None,
+        _ => Some(Box::new(get_map(&mut stored)?)),
+    };
+    let body = match flags & BODY_KEPT {
+        0 if stored.is_empty() => None,
+        0 => return Err(Unreadable::Broken),
+        _ => Some(stored),
+    };
+    Ok(Answer::from_parts(status, headers, body, trailers))
+}
+
+fn size_of_map(map: &HeaderMap) -> usize {
+    2 + map.iter().map(|(name, value)| 6 + name.as_str().len() + value.len()).sum::<usize>()
+}
+
+fn put_map(out: &mut BytesMut, map: &HeaderMap) {
+    // A `HeaderMap` holds at most 32,768 values, a name at most 65,535 bytes: both fit.
+    out.put_u16(map.len() as u16);
+    for (name, value) in map {
+        out.put_u16(name.as_str().len() as u16);
+        out.put_slice(name.as_str().as_bytes());
+        out.put_u32(value.len() as u32);
+        out.put_slice(value.as_bytes());
+    }
+}
+
+fn get_map(stored: &mut Bytes) -> Result<HeaderMap, Unreadable> {
+    let count = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
+    // Each entry takes six bytes at least, so a hostile count cannot reserve more than was sent.
+    let mut map = HeaderMap::with_capacity(usize::from(count).min(stored.len() / 6));
+    for _ in 0..count {
+        let length = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
+        let name = take(stored, usize::from(length))?;
+        let name = HeaderName::from_bytes(&name).map_err(|_| Unreadable::Broken)?;
+        let length = stored.try_get_u32().map_err(|_| Unreadable::Broken)?;
+        let value = take(stored, length as usize)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Unreadable::Broken)?;
+        map.try_append(name, value).map_err(|_| Unreadable::Broken)?;
+    }
+    Ok(map)
+}
+
+fn take(stored: &mut Bytes, length: usize) -> Result<Bytes, Unreadable> {
+    if stored.len() < length {
+        return Err(Unreadable::Broken);
+    }
+    Ok(stored.split_to(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: RecordKey = RecordKey::from_bytes([9; 32]);
+
+    fn sample() -> Answer {
+        let mut answer = Answer::text("ok").with_status(StatusCode::CREATED);
+        answer.headers.append("x-a", HeaderValue::from_bytes(b"\xff").unwrap());
+        answer.headers.append("x-a", HeaderValue::from_static("2"));
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        answer.trailers = Some(Box::new(trailers));
+        answer
+    }
+
+    #[test]
+    fn an_answer_comes_back_as_it_went() {
+        assert_eq!(decode(&KEY, encode(&KEY, &sample())), Ok(sample()));
+        let mut unkept = sample();
+        unkept.body = None;
+        assert_eq!(decode(&KEY, encode(&KEY, &unkept)), Ok(unkept));
+    }
+
+    #[test]
+    fn the_bytes_are_these() {
+        let mut golden = [9; 32].to_vec();
+        golden.extend_from_slice(b"\x01\x01\x00\xc9\x00\x01\x00\x0ccontent-type\x00\x00\x00\x19");
+        golden.extend_from_slice(b"text/plain; charset=utf-8ok");
+        let answer = Answer::text("ok").with_status(StatusCode::CREATED);
+        assert_eq!(encode(&KEY, &answer), golden);
+    }
+
+    #[test]
+    fn an_answer_for_another_key_is_refused() {
+        let other = RecordKey::from_bytes([8; 32]);
+        assert_eq!(decode(&other, encode(&KEY, &sample())), Err(Unreadable::OtherKey));
+    }
+
+    #[test]
+    fn a_newer_version_and_every_cut_are_refused() {
+        let stored = encode(&KEY, &sample());
+        let mut newer = stored.to_vec();
+        newer[32] = 2;
+        assert_eq!(decode(&KEY, newer.into()), Err(Unreadable::Version(2)));
+        let head = stored.len() - sample().body.unwrap().len();
+        for cut in 0..head {
+            assert!(decode(&KEY, stored.slice(..cut)).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_count_without_entries_reserves_nothing() {
+        let mut hostile = KEY.as_bytes().to_vec();
+        hostile.extend_from_slice(b"\x01\x01\x00\xc8\xff\xff");
+        assert_eq!(decode(&KEY, hostile.into()), Err(Unreadable::Broken));
+    }
+}

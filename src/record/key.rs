@@ -1,0 +1,171 @@
+//! Names of records: keyed hashes over scope, kind and identity, so that they are bounded, printable,
+//! and cannot be steered by what a caller sends.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+
+/// Changing this context would make every stored record invisible.
+const KEY_CONTEXT: &str = "tower-idempotency 2026-11 record key";
+const DOWNSTREAM_CONTEXT: &str = "tower-idempotency 2026-11 downstream key";
+
+/// The name of one record in a store: 32 bytes that say nothing about who or what they stand for.
+///
+/// It is derived from the rule's name, the scope, the kind of identity and the identity itself, each
+/// with its length in front, so that no two different combinations share a name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecordKey([u8; 32]);
+
+impl RecordKey {
+    /// A key of these bytes. The layer derives its own; this is for stores and their tests.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the key.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The first eight bytes as 16 hexadecimal digits: enough to find a request in a log, and safe
+    /// to write there.
+    pub fn digest(&self) -> String {
+        self.0[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn derive(secret: Option<&Secret>, scope: &[&[u8]], kind: Kind, id: &[u8]) -> Self {
+        let mut hasher = match secret {
+            Some(secret) => blake3::Hasher::new_keyed(&secret.record_key),
+            None => blake3::Hasher::new_derive_key(KEY_CONTEXT),
+        };
+        absorb(&mut hasher, scope, kind, id);
+        Self(*hasher.finalize().as_bytes())
+    }
+}
+
+impl fmt::Display for RecordKey {
+    /// Writes the key in base64url without padding: 43 characters.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for RecordKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordKey({self})")
+    }
+}
+
+/// What an identity is: equal texts of different kinds are different identities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An id of one delivery or request: `Idempotency-Key`, `notifyId`.
+    Delivery,
+}
+
+/// A secret of the deployment that makes record keys and fingerprints unguessable.
+#[derive(Clone)]
+pub(crate) struct Secret {
+    record_key: [u8; 32],
+    fingerprint: [u8; 32],
+}
+
+impl Secret {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
+        // Two uses, two keys: a fingerprint can then never be read as a record's name.
+        Self {
+            record_key: blake3::derive_key(KEY_CONTEXT, secret),
+            fingerprint: blake3::derive_key("tower-idempotency 2026-11 fingerprint", secret),
+        }
+    }
+
+    pub(crate) fn fingerprint_key(&self) -> &[u8; 32] {
+        &self.fingerprint
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A UUID for one step of an operation: the same on every attempt, in every process, under every secret.
+pub(crate) fn downstream_id(scope: &[&[u8]], kind: Kind, id: &[u8], step: &str) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key(DOWNSTREAM_CONTEXT);
+    absorb(&mut hasher, scope, kind, id);
+    part(&mut hasher, step.as_bytes());
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    // RFC 9562, section 5.8: version 8 (custom), variant 10.
+    uuid[6] = (uuid[6] & 0x0f) | 0x80;
+    uuid[8] = (uuid[8] & 0x3f) | 0x80;
+    let n = u128::from_be_bytes(uuid);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        n >> 96,
+        (n >> 80) & 0xffff,
+        (n >> 64) & 0xffff,
+        (n >> 48) & 0xffff,
+        n & 0xffff_ffff_ffff
+    )
+}
+
+fn absorb(hasher: &mut blake3::Hasher, scope: &[&[u8]], kind: Kind, id: &[u8]) {
+    hasher.update(&(scope.len() as u64).to_le_bytes());
+    for field in scope {
+        part(hasher, field);
+    }
+    part(
+        hasher,
+        match kind {
+            Kind::Delivery => b"delivery",
+        },
+    );
+    part(hasher, id);
+}
+
+/// Length first, so that `a` + `bc` and `ab` + `c` differ.
+fn part(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    hasher.update(&(bytes.len() as u64).to_le_bytes());
+    hasher.update(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(scope: &[&[u8]], id: &str) -> RecordKey {
+        RecordKey::derive(None, scope, Kind::Delivery, id.as_bytes())
+    }
+
+    #[test]
+    fn no_two_ways_of_cutting_the_same_bytes_share_a_key() {
+        assert_ne!(key(&[b"u:1"], "2"), key(&[b"u"], "1:2"));
+        assert_ne!(key(&[b"a", b"b"], "c"), key(&[b"a"], "bc"));
+        assert_ne!(key(&[b"a", b""], "c"), key(&[b"a"], "c"));
+        assert_eq!(key(&[b"a"], "c"), key(&[b"a"], "c"));
+    }
+
+    #[test]
+    fn a_secret_changes_every_key() {
+        let secret = Secret::new(&[7; 32]);
+        let hidden = RecordKey::derive(Some(&secret), &[b"a"], Kind::Delivery, b"c");
+        assert_ne!(hidden, key(&[b"a"], "c"));
+    }
+
+    #[test]
+    fn keys_are_the_same_in_every_build() {
+        assert_eq!(key(&[b"fulfil", b""], "n-1").to_string().len(), 43);
+        assert_eq!(key(&[b"fulfil", b""], "n-1").digest().len(), 16);
+    }
+
+    #[test]
+    fn downstream_ids_are_uuids_that_differ_by_step() {
+        let id = |step| downstream_id(&[b"fulfil"], Kind::Delivery, b"n-1", step);
+        assert_eq!(id("charge").len(), 36);
+        assert_eq!(&id("charge")[14..15], "8");
+        assert_eq!(id("charge"), id("charge"));
+        assert_ne!(id("charge"), id("refund"));
+    }
+}

@@ -1,0 +1,14 @@
+//! What the store remembers of an operation, and the values it is made of.
+
+mod answer;
+mod codec;
+mod grant;
+mod key;
+
+pub use answer::Answer;
+pub(crate) use codec::{Unreadable, decode, encode};
+pub use grant::{
+    ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous, State,
+};
+pub use key::RecordKey;
+pub(crate) use key::{Kind, Secret, downstream_id};

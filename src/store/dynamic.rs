@@ -1,0 +1,48 @@
+//! Erases a store once, so that the layer is not generic over it.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use super::{Claim, Claimed, Kept, Release, Resolve, Resolved, Store, StoreError, Written};
+use crate::record::Grant;
+
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A [`Store`] behind a pointer. Its futures own what they need: a claim's future outlives the
+/// request that sent it when the client leaves.
+pub(crate) trait DynStore: Send + Sync {
+    fn claim(self: Arc<Self>, claim: Claim) -> BoxFuture<Result<Claimed, StoreError>>;
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<Result<Written, StoreError>>;
+    fn complete(
+        self: Arc<Self>,
+        grant: Grant,
+        kept: Kept,
+    ) -> BoxFuture<Result<Written, StoreError>>;
+    fn release(self: Arc<Self>, release: Release) -> BoxFuture<Result<Written, StoreError>>;
+    fn resolve(self: Arc<Self>, resolve: Resolve) -> BoxFuture<Result<Resolved, StoreError>>;
+}
+
+impl<S: Store> DynStore for S {
+    fn claim(self: Arc<Self>, claim: Claim) -> BoxFuture<Result<Claimed, StoreError>> {
+        Box::pin(async move { Store::claim(&*self, claim).await })
+    }
+
+    fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<Result<Written, StoreError>> {
+        Box::pin(async move { Store::renew(&*self, &grant).await })
+    }
+
+    fn complete(
+        self: Arc<Self>,
+        grant: Grant,
+        kept: Kept,
+    ) -> BoxFuture<Result<Written, StoreError>> {
+        Box::pin(async move { Store::complete(&*self, &grant, kept).await })
+    }
+
+    fn release(self: Arc<Self>, release: Release) -> BoxFuture<Result<Written, StoreError>> {
+        Box::pin(async move { Store::release(&*self, release).await })
+    }
+
+    fn resolve(self: Arc<Self>, resolve: Resolve) -> BoxFuture<Result<Resolved, StoreError>> {
+        Box::pin(async move { Store::resolve(&*self, resolve).await })
+    }
+}
