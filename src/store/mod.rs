@@ -9,7 +9,7 @@ mod transition;
 
 use std::{future::Future, sync::Arc};
 
-pub(crate) use dynamic::DynStore;
+pub(crate) use dynamic::{BoxFuture, DynStore};
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
