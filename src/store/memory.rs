@@ -44,3 +44,23 @@ impl Store for MemoryStore {
         Err(no())
     }
 }
+
+#[cfg(feature = "test-util")]
+impl crate::test_util::contract::World for MemoryStore {
+    type Snapshot = ();
+
+    fn tick(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(10)
+    }
+    async fn pass(&self, time: std::time::Duration) {
+        tokio::time::sleep(time).await;
+    }
+    async fn forget(&self, _: &crate::RecordKey) {}
+    async fn snapshot(&self, _: &crate::RecordKey) -> Option<()> {
+        None
+    }
+    async fn put_back(&self, _: &crate::RecordKey, (): ()) {}
+    async fn expires_in(&self, _: &crate::RecordKey) -> Option<std::time::Duration> {
+        None
+    }
+}
