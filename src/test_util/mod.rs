@@ -2,5 +2,7 @@
 
 pub mod contract;
 mod faulty;
+mod memory;
 
 pub use faulty::{Fault, Faults, FaultyStore, Gate, Transition};
+pub use memory::MemorySnapshot;
