@@ -18,6 +18,8 @@ mod rule;
 mod service;
 pub mod store;
 mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 
 #[cfg(feature = "axum")]
 pub use axum::OperationMissing;
