@@ -5,6 +5,8 @@ mod identity;
 mod record;
 mod refusal;
 pub mod store;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 
 pub use identity::{Header, IDENTITY_BYTES_AT_MOST, Identity, Input, Json, Source, header, json};
 pub use record::{

@@ -12,6 +12,8 @@ use std::{future::Future, sync::Arc};
 pub(crate) use dynamic::DynStore;
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
+#[cfg(feature = "test-util")]
+pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub use transition::{
