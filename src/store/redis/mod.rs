@@ -27,6 +27,8 @@ use super::{
 use crate::record::{Fingerprint, Grant, Previous, RecordKey};
 
 const NO_PRINT: [u8; 32] = [0; 32];
+/// The deadline of a claim that reads and is never granted.
+const LOOK: u64 = 1;
 /// A hundred years: more than any record is kept, and far from what a column can hold.
 const LONGEST_MS: u64 = 100 * 366 * 24 * 60 * 60 * 1000;
 
@@ -243,22 +245,35 @@ impl RedisStore {
         alias: &Alias,
         claim_command: Cmd,
     ) -> Result<Claimed, Failure> {
-        let mut bind = script::BIND.on(&self.name(&alias.key), 2, 64);
-        bind.arg(ms(alias.ttl)).arg(&claim.key.as_bytes()[..]);
+        let (first, bind) = self.bind_command(claim, alias);
         let mut answers = connection.send_all(&pair(&bind, &claim_command)).await?;
         let unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if refused::is_no_script(error));
         if answers.iter().any(unknown) {
-            let bind = script::BIND.spelled_out(&bind);
+            let bind = first.spelled_out(&bind);
             let claim = script::CLAIM.spelled_out(&claim_command);
             answers = connection.send_all(&pair(&bind, &claim)).await?;
         }
         let [bound, claimed] =
             <[Value; 2]>::try_from(answers).map_err(|_| reply::garbled("bind and claim"))?;
-        let bound = self.read(connection, &script::BIND, bound)?;
-        if let Some(taken) = bound.not_bound()? {
+        let bound = self.read(connection, first, bound)?;
+        let not_bound =
+            if claim.is_look() { bound.seen_by_look(claim)? } else { bound.not_bound()? };
+        if let Some(taken) = not_bound {
             return Ok(taken);
         }
         Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
+    }
+
+    /// What makes the alias; for a look, which writes nothing, what looks whether it could be made.
+    fn bind_command(&self, claim: &Claim, alias: &Alias) -> (&'static Script, Cmd) {
+        if claim.is_look() {
+            let look =
+                Claim::new(alias.key, claim.token, None, claim.lease, claim.hold, Duration::ZERO);
+            return (&script::CLAIM, self.claim_command(&look, LOOK));
+        }
+        let mut bind = script::BIND.on(&self.name(&alias.key), 2, 64);
+        bind.arg(ms(alias.ttl)).arg(&claim.key.as_bytes()[..]);
+        (&script::BIND, bind)
     }
 }
 
@@ -311,7 +326,7 @@ impl Store for RedisStore {
         let asked = Instant::now();
         self.call("claim", async |connection| {
             let not_after = if claim.is_look() {
-                1
+                LOOK
             } else {
                 // What the connection took to come about is time that the claim has had.
                 let left = claim.within.checked_sub(asked.elapsed()).ok_or_else(|| {
@@ -322,11 +337,8 @@ impl Store for RedisStore {
             };
             let command = self.claim_command(&claim, not_after);
             match &claim.alias {
-                // A look writes nothing, so it binds nothing either.
-                Some(alias) if !claim.is_look() => {
-                    self.bind_and_claim(connection, &claim, alias, command).await
-                }
-                _ => {
+                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await,
+                None => {
                     let reply = self.run_on(connection, &script::CLAIM, &command).await?;
                     Ok(reply.claimed(&claim)?)
                 }

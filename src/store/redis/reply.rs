@@ -169,6 +169,19 @@ impl Reply {
         }
     }
 
+    /// What a look at a name says about making it an alias of this claim's key, if that cannot be.
+    pub(super) fn seen_by_look(self, claim: &Claim) -> Result<Option<Claimed>, StoreError> {
+        let state = match self.claimed(claim)? {
+            Claimed::AliasOf(target) if target != claim.key => State::Alias,
+            Claimed::Completed(_) => State::Completed,
+            Claimed::InProgress(_) | Claimed::Abandoned(_) => State::InProgress,
+            Claimed::TokenUnknown => State::Issued,
+            Claimed::Foreign => return Ok(Some(Claimed::Foreign)),
+            _ => return Ok(None),
+        };
+        Ok(Some(Claimed::DeliveryTaken(state)))
+    }
+
     /// What `claim` answered to this claim.
     pub(super) fn claimed(mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         if self.letter == b'V' {
