@@ -43,7 +43,7 @@ async fn many_callers_of_a_broken_connection_share_one_new_one() {
     let proxy = Proxy::to(server.address()).await;
     let store = RedisStore::connect(&proxy.redis_url()).await.unwrap();
     assert_eq!(proxy.counts().connections, 1);
-    proxy.cut();
+    proxy.cut().await;
     let callers: Vec<_> = (0..50)
         .map(|_| {
             let store = store.clone();
@@ -75,7 +75,7 @@ async fn while_the_server_is_away_attempts_to_reach_it_are_paced() {
     let proxy = Proxy::to(server.address()).await;
     let store = RedisStore::connect(&proxy.redis_url()).await.unwrap();
     proxy.black_hole();
-    proxy.cut();
+    proxy.cut().await;
     let store = store.call_within(Duration::from_millis(100));
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(2) {

@@ -95,7 +95,7 @@ async fn a_late_claim_that_was_called_off_stays_called_off() {
     proxy.hold_requests();
     let quick = store.clone().call_within(Duration::from_millis(100));
     quick.claim(asked.clone()).await.unwrap_err();
-    proxy.cut();
+    proxy.cut().await;
     proxy.heal();
     let off = Release::called_off(asked.key, asked.token, asked.hold);
     let _ = store.release(off.clone()).await;
