@@ -131,8 +131,83 @@ impl AnySource {
     }
 }
 
+/// The beginning of a value that was sent, for messages: printable, quoted, at most 40 characters.
+fn excerpt(value: &[u8]) -> String {
+    const CHARACTERS_AT_MOST: usize = 40;
+    // One byte more than is shown, which tells whether that was all.
+    let beginning = &value[..value.len().min(CHARACTERS_AT_MOST + 1)];
+    let mut text: String = beginning.iter().map(|byte| printable(*byte)).collect();
+    if text.len() > CHARACTERS_AT_MOST {
+        text.truncate(CHARACTERS_AT_MOST);
+        text.push_str("...");
+    }
+    format!("`{text}`")
+}
+
+/// A byte as messages show it: as it is, where that can be read. Quotes and backslashes are what is
+/// often wrong with a value, so that escaping them would hide it.
+fn printable(byte: u8) -> String {
+    if byte == b' ' || byte.is_ascii_graphic() {
+        char::from(byte).to_string()
+    } else {
+        byte.escape_ascii().to_string()
+    }
+}
+
 impl fmt::Debug for AnySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(source: impl Source, request: http::Request<Bytes>) -> Result<usize, String> {
+        let (head, body) = request.into_parts();
+        match AnySource::new(source).read(&Input::new(&head, &body)) {
+            Ok(Some(identity)) => Ok(identity.as_bytes().len()),
+            Ok(None) => Err("absent".to_owned()),
+            Err(refusal) => Err(refusal.detail().to_owned()),
+        }
+    }
+
+    fn with_key(value: &str) -> http::Request<Bytes> {
+        http::Request::builder().header("Idempotency-Key", value).body(Bytes::new()).unwrap()
+    }
+
+    #[test]
+    fn case_15_an_identity_has_255_bytes_at_most_and_the_refusal_says_so() {
+        for (quote, length) in [("", 1), ("", 255), ("\"", 1), ("\"", 255)] {
+            let value = format!("{quote}{}{quote}", "k".repeat(length));
+            assert_eq!(read(header("Idempotency-Key"), with_key(&value)), Ok(length));
+        }
+        for (quote, length) in [("", 256), ("", 1024), ("\"", 256), ("\"", 1024), ("\"", 65_000)] {
+            let value = format!("{quote}{}{quote}", "k".repeat(length));
+            let refused = read(header("Idempotency-Key"), with_key(&value)).unwrap_err();
+            let expected =
+                format!("header Idempotency-Key has {length} bytes; it must have 1 to 255");
+            assert_eq!(refused, expected);
+        }
+    }
+
+    #[test]
+    fn case_15_the_length_of_a_json_string_counts_in_bytes_of_utf_8() {
+        let body = |key: &str| http::Request::new(Bytes::from(format!("{{\"id\": \"{key}\"}}")));
+        assert_eq!(read(json("/id"), body(&"\u{e9}".repeat(127))), Ok(254));
+        let refused = read(json("/id"), body(&"\u{e9}".repeat(128))).unwrap_err();
+        assert_eq!(refused, "JSON field /id has 256 bytes; it must have 1 to 255");
+        let refused = read(json("/id"), body("")).unwrap_err();
+        assert_eq!(refused, "JSON field /id is empty; it must have 1 to 255 bytes");
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_printable_and_says_when_there_was_more() {
+        assert_eq!(excerpt(br#""a\b'"#), r#"`"a\b'`"#);
+        assert_eq!(excerpt(&[b'a'; 40]), format!("`{}`", "a".repeat(40)));
+        assert_eq!(excerpt(&[b'a'; 41]), format!("`{}...`", "a".repeat(40)));
+        assert_eq!(excerpt(&[0xfc; 9]), format!("`{}`", "\\xfc".repeat(9)));
+        assert_eq!(excerpt(&[0xfc; 90]), format!("`{}...`", "\\xfc".repeat(10)));
     }
 }
