@@ -126,6 +126,7 @@ impl Rules {
     /// Where [`Rules::try_add`] has an error.
     #[must_use]
     #[track_caller]
+    #[expect(clippy::should_implement_trait, reason = "rules are no numbers")]
     pub fn add(mut self, rule: Rule) -> Self {
         match self.try_add(rule) {
             Ok(()) => self,

@@ -45,11 +45,11 @@ impl Settlement {
             || Kept::new(encode(&self.grant.key, &answer.clone().without_body()), retention);
         self.watched.stop().await;
         let mut written = self.complete(kept.clone()).await;
-        if let Err(error) = &written {
-            if error.is_full() {
-                telemetry::body_not_stored(&self.grant, error);
-                written = self.complete(marker()).await;
-            }
+        if let Err(error) = &written
+            && error.is_full()
+        {
+            telemetry::body_not_stored(&self.grant, error);
+            written = self.complete(marker()).await;
         }
         match written {
             Ok(Written::Stored) => {}

@@ -45,6 +45,7 @@ pub(super) enum Due {
 }
 
 /// What a task does next.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the task's own stack")]
 pub(super) enum Step {
     Do(Due),
     /// Nothing is due before then.
@@ -63,10 +64,10 @@ impl Schedule {
 
     /// Renews the run's lease at `due`; whether a task must be woken for it.
     pub(super) fn set_due(&mut self, id: u64, due: Instant) -> bool {
-        if let Some(run) = self.runs.get_mut(&id) {
-            if let Some(before) = run.due.replace(due) {
-                self.due.remove(&(before, id));
-            }
+        if let Some(run) = self.runs.get_mut(&id)
+            && let Some(before) = run.due.replace(due)
+        {
+            self.due.remove(&(before, id));
         }
         self.due.insert((due, id));
         self.wake_at.is_none_or(|wake_at| due < wake_at)
