@@ -103,6 +103,13 @@ impl Answer {
         Self { status, headers, body, trailers }
     }
 
+    /// Only that it was executed, and how it was answered.
+    pub(crate) fn without_body(mut self) -> Self {
+        self.body = None;
+        self.trailers = None;
+        self
+    }
+
     pub(crate) fn into_parts(
         self,
     ) -> (StatusCode, HeaderMap, Option<Bytes>, Option<Box<HeaderMap>>) {

@@ -34,6 +34,10 @@ impl StoreError {
         Self { kind, message: message.into(), source: None }
     }
 
+    pub(crate) fn too_slow() -> Self {
+        Self::new(StoreErrorKind::Timeout, "the store did not answer in time")
+    }
+
     /// The same with the error that caused it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {

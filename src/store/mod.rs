@@ -9,9 +9,11 @@ mod transition;
 
 use std::{future::Future, sync::Arc};
 
-pub(crate) use dynamic::DynStore;
+pub(crate) use dynamic::{BoxFuture, DynStore};
 pub use error::{StoreError, StoreErrorKind};
 pub use memory::MemoryStore;
+#[cfg(feature = "test-util")]
+pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 pub use transition::{

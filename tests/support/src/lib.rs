@@ -1,1 +1,17 @@
 //! Real servers, processes and faults for the tests and benches.
+//!
+//! Everything listens on 127.0.0.1 alone, ends when it is dropped, and ends nothing that it did not
+//! start. A server or a process that cannot be started is a panic that says what is missing.
+
+mod directory;
+mod process;
+mod proxy;
+mod redis_server;
+mod signal;
+
+pub use directory::Directory;
+pub use process::Process;
+pub use proxy::Proxy;
+pub use redis;
+pub use redis_server::RedisServer;
+pub use signal::{Signal, send_signal};

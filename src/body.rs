@@ -1,0 +1,221 @@
+//! The bodies that go in and out of the layer: as they were, or read whole.
+
+use std::{
+    collections::VecDeque,
+    error::Error,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A body that was read to its end: its bytes, and its trailers if it had any.
+#[derive(Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) data: Bytes,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
+}
+
+impl Whole {
+    fn next_frame(&mut self) -> Option<Frame<Bytes>> {
+        if !self.data.is_empty() {
+            return Some(Frame::data(std::mem::take(&mut self.data)));
+        }
+        self.trailers.take().map(|trailers| Frame::trailers(*trailers))
+    }
+
+    fn is_end(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+}
+
+pin_project! {
+    /// The body of a request as the inner service gets it.
+    ///
+    /// Where no rule matched it is the body as it came; else it has been read whole, and its bytes
+    /// and trailers are the ones that were sent.
+    #[derive(Debug)]
+    pub struct RequestBody<B> {
+        #[pin]
+        inner: RequestKind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = RequestProjection]
+    enum RequestKind<B> {
+        Untouched { #[pin] body: B },
+        Whole { whole: Whole },
+    }
+}
+
+impl<B> RequestBody<B> {
+    pub(crate) fn untouched(body: B) -> Self {
+        Self { inner: RequestKind::Untouched { body } }
+    }
+
+    pub(crate) fn whole(whole: Whole) -> Self {
+        Self { inner: RequestKind::Whole { whole } }
+    }
+}
+
+impl<B> Default for RequestBody<B> {
+    fn default() -> Self {
+        Self::whole(Whole::default())
+    }
+}
+
+impl<B> Body for RequestBody<B>
+where
+    B: Body<Data = Bytes>,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().inner.project() {
+            RequestProjection::Untouched { body } => body.poll_frame(cx),
+            RequestProjection::Whole { whole } => Poll::Ready(whole.next_frame().map(Ok)),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            RequestKind::Untouched { body } => body.is_end_stream(),
+            RequestKind::Whole { whole } => whole.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            RequestKind::Untouched { body } => body.size_hint(),
+            RequestKind::Whole { whole } => SizeHint::with_exact(whole.data.len() as u64),
+        }
+    }
+}
+
+pin_project! {
+    /// The body of a response as it leaves the layer.
+    ///
+    /// Where no rule matched it is the inner service's own. Else it is what was captured or stored,
+    /// or, where that was too large or had no end in time, what was captured so far and then the
+    /// rest as it comes.
+    pub struct ResponseBody<R> {
+        #[pin]
+        inner: ResponseKind<R>,
+    }
+}
+
+pin_project! {
+    #[project = ResponseProjection]
+    enum ResponseKind<R> {
+        Untouched { #[pin] body: R },
+        Whole { whole: Whole },
+        Unfinished { chunks: VecDeque<Bytes>, rest: Pin<Box<R>> },
+        Broken { chunks: VecDeque<Bytes>, error: Option<BoxError> },
+    }
+}
+
+impl<R> ResponseBody<R> {
+    pub(crate) fn untouched(body: R) -> Self {
+        Self { inner: ResponseKind::Untouched { body } }
+    }
+
+    pub(crate) fn whole(whole: Whole) -> Self {
+        Self { inner: ResponseKind::Whole { whole } }
+    }
+
+    pub(crate) fn unfinished(chunks: VecDeque<Bytes>, rest: Pin<Box<R>>) -> Self {
+        Self { inner: ResponseKind::Unfinished { chunks, rest } }
+    }
+
+    pub(crate) fn broken(chunks: VecDeque<Bytes>, error: BoxError) -> Self {
+        Self { inner: ResponseKind::Broken { chunks, error: Some(error) } }
+    }
+}
+
+impl<R> Default for ResponseBody<R> {
+    /// An empty body. tower-http's `TimeoutLayer` and `CorsLayer` ask it of what they wrap.
+    fn default() -> Self {
+        Self::whole(Whole::default())
+    }
+}
+
+impl<R> fmt::Debug for ResponseBody<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.inner {
+            ResponseKind::Untouched { .. } => "ResponseBody::Untouched",
+            ResponseKind::Whole { .. } => "ResponseBody::Whole",
+            ResponseKind::Unfinished { .. } => "ResponseBody::Unfinished",
+            ResponseKind::Broken { .. } => "ResponseBody::Broken",
+        })
+    }
+}
+
+impl<R> Body for ResponseBody<R>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = match self.project().inner.project() {
+            ResponseProjection::Untouched { body } => ready!(body.poll_frame(cx)),
+            ResponseProjection::Whole { whole } => return Poll::Ready(whole.next_frame().map(Ok)),
+            ResponseProjection::Unfinished { chunks, rest } => match chunks.pop_front() {
+                Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                None => ready!(rest.as_mut().poll_frame(cx)),
+            },
+            ResponseProjection::Broken { chunks, error } => {
+                return Poll::Ready(match chunks.pop_front() {
+                    Some(chunk) => Some(Ok(Frame::data(chunk))),
+                    None => error.take().map(Err),
+                });
+            }
+        };
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.inner {
+            ResponseKind::Untouched { body } => body.is_end_stream(),
+            ResponseKind::Whole { whole } => whole.is_end(),
+            ResponseKind::Unfinished { chunks, rest } => chunks.is_empty() && rest.is_end_stream(),
+            ResponseKind::Broken { chunks, error } => chunks.is_empty() && error.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.inner {
+            ResponseKind::Untouched { body } => body.size_hint(),
+            ResponseKind::Whole { whole } => SizeHint::with_exact(whole.data.len() as u64),
+            ResponseKind::Unfinished { chunks, rest } => {
+                let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+                let rest = rest.size_hint();
+                let mut hint = SizeHint::new();
+                hint.set_lower(rest.lower().saturating_add(before));
+                if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(before)) {
+                    hint.set_upper(upper);
+                }
+                hint
+            }
+            // What was left to come is not known any more.
+            ResponseKind::Broken { .. } => SizeHint::new(),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The layer: a store and rules, to be put around services.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tower_layer::Layer;
+
+use crate::{
+    operation::{Drained, Shared},
+    record::Secret,
+    rule::Rules,
+    service::Idempotency,
+    store::Store,
+};
+
+/// Runs each operation of the services it is put around once, and answers every other delivery from
+/// the store.
+///
+/// It is not generic: a program may choose its store when it starts.
+///
+/// # Example: one route of an axum app
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, routing::post};
+/// use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, Rule, json};
+///
+/// let layer = IdempotencyLayer::new(
+///     MemoryStore::new(),
+///     Rule::new("fulfil", Policy::webhook(json("/notifyId"))),
+/// );
+/// let app: Router = Router::new()
+///     .route("/fulfil", post(|| async { "success" }))
+///     .route_layer(layer);
+/// # let _ = app;
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct IdempotencyLayer {
+    configuration: Configuration,
+}
+
+/// What a layer and its services share.
+#[derive(Clone)]
+pub(crate) struct Configuration {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rules: Arc<Rules>,
+}
+
+impl IdempotencyLayer {
+    /// A layer over this store with these rules, or this rule.
+    pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
+        let shared = Shared::new(Arc::new(store));
+        let rules = Arc::new(rules.into());
+        Self { configuration: Configuration { shared: Arc::new(shared), rules } }
+    }
+
+    /// Makes record keys and fingerprints unguessable for whoever reads the store without knowing
+    /// this secret.
+    ///
+    /// All processes that share a store need the same one. Changing it forgets all that is stored.
+    /// Clones of the layer that were made before do not have it.
+    #[must_use]
+    pub fn secret(mut self, secret: &[u8; 32]) -> Self {
+        let mut shared = (*self.configuration.shared).clone();
+        shared.secret = Some(Secret::new(secret));
+        self.configuration.shared = Arc::new(shared);
+        self
+    }
+
+    /// Ends gracefully: call it once the server has stopped accepting.
+    ///
+    /// From the call on, protected requests are refused with 503. It ends when every handler has
+    /// ended and its answer is stored, those whose client has gone among them, or when `within` is
+    /// over.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and called again; the layer refuses requests all the same.
+    pub async fn drain(&self, within: Duration) -> Drained {
+        self.configuration.shared.keeper.drain(within).await
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Idempotency::new(inner, self.configuration.clone())
+    }
+}
+
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("rules", &self.configuration.rules)
+            .finish_non_exhaustive()
+    }
+}

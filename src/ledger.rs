@@ -1,0 +1,87 @@
+//! Who can say what became of an abandoned operation.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crate::record::{Answer, Fence, RecordKey};
+
+/// An operation that was started and gave no sign of life.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Abandoned {
+    /// The name of the rule.
+    pub rule: String,
+    /// Whose identity it is; empty where the policy's scope is everyone.
+    pub scope: String,
+    /// The identity of the operation, as it was sent.
+    pub key: String,
+    /// The record.
+    pub record: RecordKey,
+    /// Which attempt was abandoned.
+    pub attempt: u32,
+    /// The fence of the grant that was abandoned.
+    pub fence: Fence,
+    /// When it was granted, by this process's clock.
+    pub since: SystemTime,
+}
+
+/// What became of an abandoned operation.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Resolution {
+    /// It was done, and this is its answer: it is stored and given to every delivery.
+    Done(Answer),
+    /// It was not done: this delivery may run.
+    NotDone,
+    /// It cannot be said: the delivery is refused.
+    Unknown,
+}
+
+/// Says what became of an abandoned operation, by asking whoever must know: the payment provider, a
+/// table.
+///
+/// Implemented by every closure `Fn(Abandoned) -> Future<Output = Resolution>`. It is asked on the
+/// request's own future, and one that takes longer than five seconds has said
+/// [`Resolution::Unknown`]. A sign of life of the operation's owner meanwhile voids the verdict.
+pub trait Resolver: Send + Sync + 'static {
+    /// Says what became of `abandoned`.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped when the client leaves or the time is over.
+    fn resolve(&self, abandoned: Abandoned) -> impl Future<Output = Resolution> + Send;
+}
+
+impl<F, Fut> Resolver for F
+where
+    F: Fn(Abandoned) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Resolution> + Send,
+{
+    fn resolve(&self, abandoned: Abandoned) -> impl Future<Output = Resolution> + Send {
+        self(abandoned)
+    }
+}
+
+/// How long a resolver may take.
+pub(crate) const RESOLVER_WITHIN: Duration = Duration::from_secs(5);
+
+/// A resolver as a policy holds it.
+pub(crate) trait DynResolver: Send + Sync {
+    fn resolve(
+        self: Arc<Self>,
+        abandoned: Abandoned,
+    ) -> Pin<Box<dyn Future<Output = Resolution> + Send>>;
+}
+
+impl<R: Resolver> DynResolver for R {
+    fn resolve(
+        self: Arc<Self>,
+        abandoned: Abandoned,
+    ) -> Pin<Box<dyn Future<Output = Resolution> + Send>> {
+        Box::pin(async move { Resolver::resolve(&*self, abandoned).await })
+    }
+}

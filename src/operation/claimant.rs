@@ -1,0 +1,188 @@
+//! Asks for a grant, and answers for what it asked: no claim is left behind that nobody executes.
+//!
+//! A claim that was sent may be granted although its answer is lost. Whoever ends without running
+//! the handler therefore calls it off: at once where it was granted, and, where a send of it is
+//! unanswered, once it is too late for it to be granted.
+
+use std::{mem, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout_at},
+};
+
+use super::{Keeper, Shared};
+use crate::{
+    record::ClaimToken,
+    store::{BoxFuture, Claim, Claimed, Release, StoreError, Takeover},
+};
+
+/// Between two sends of a claim that failed at once.
+const RESEND_AFTER: Duration = Duration::from_millis(20);
+const RESEND_AFTER_AT_MOST: Duration = Duration::from_millis(250);
+/// Stores count in whole milliseconds, and a claim may be granted in the last of them.
+const ROUNDING: Duration = Duration::from_millis(5);
+
+type Answer = Result<Claimed, StoreError>;
+
+/// One claim token, from its first send to its grant or its end.
+pub(super) struct Claimant {
+    shared: Arc<Shared>,
+    claim: Claim,
+    call_within: Duration,
+    last_sent: Instant,
+    debt: Debt,
+}
+
+/// What was sent and must be called off if nothing runs.
+#[derive(Default)]
+struct Debt {
+    /// The send whose answer is awaited.
+    in_flight: Option<BoxFuture<Answer>>,
+    /// How many sends have no answer, the one in flight among them.
+    unanswered: u32,
+    /// After this no send can be granted any more.
+    too_late: Option<Instant>,
+    /// The store has granted, or may have.
+    granted: bool,
+}
+
+impl Claimant {
+    /// `claim` is sent as often as it takes, within its time.
+    pub(super) fn new(shared: Arc<Shared>, claim: Claim, call_within: Duration) -> Self {
+        Self { shared, claim, call_within, last_sent: Instant::now(), debt: Debt::default() }
+    }
+
+    /// When the claim was last sent.
+    pub(super) fn last_sent(&self) -> Instant {
+        self.last_sent
+    }
+
+    /// Asks until there is an answer or the time for a claim is over. The answer is `Granted` only
+    /// with a lease of which at least half is left.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was sent is called off when the claimant is dropped.
+    pub(super) async fn claim(&mut self, takeover: Takeover) -> Answer {
+        let until = Instant::now() + self.claim.within;
+        let mut pause = RESEND_AFTER;
+        loop {
+            let answer = self.send(takeover, until).await;
+            let end = match answer {
+                // Each send that is granted starts the lease anew, so it began after this one.
+                Ok(Claimed::Granted(grant)) if self.last_sent.elapsed() < grant.lease / 2 => {
+                    return Ok(Claimed::Granted(grant));
+                }
+                // Stale, or too late by the store's clock: asked again, it may be granted in time.
+                Ok(Claimed::Granted(_)) => Ok(Claimed::Free),
+                Ok(Claimed::Free) => Ok(Claimed::Free),
+                Err(error) => Err(error),
+                Ok(answer) => return Ok(answer),
+            };
+            if Instant::now() + pause >= until {
+                return end;
+            }
+            sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            pause = (pause * 2).min(RESEND_AFTER_AT_MOST);
+        }
+    }
+
+    /// The handler is started: from now on the execution answers for the grant.
+    pub(super) fn started(mut self) {
+        self.debt = Debt::default();
+    }
+
+    /// Sends the claim once.
+    async fn send(&mut self, takeover: Takeover, until: Instant) -> Answer {
+        let now = Instant::now();
+        let mut claim = self.claim.clone();
+        claim.takeover = takeover;
+        claim.within = until.saturating_duration_since(now);
+        if claim.is_look() {
+            return Err(StoreError::too_slow());
+        }
+        self.last_sent = now;
+        self.debt.too_late = Some(until + ROUNDING);
+        self.debt.unanswered += 1;
+        let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
+        let answer = timeout_at(until.min(now + self.call_within), call).await;
+        self.debt.in_flight = None;
+        let answer = answer.unwrap_or_else(|_| Err(StoreError::too_slow()));
+        if let Ok(claimed) = &answer {
+            self.debt.answered(claimed);
+        }
+        answer
+    }
+}
+
+impl Drop for Claimant {
+    fn drop(&mut self) {
+        let release = Release::called_off(self.claim.key, self.claim.token, self.claim.hold);
+        mem::take(&mut self.debt).settle(release, &self.shared.keeper, self.call_within);
+    }
+}
+
+impl Debt {
+    /// The last send was answered; earlier ones without an answer may still arrive.
+    fn answered(&mut self, claimed: &Claimed) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
+    }
+
+    /// Calls off what was sent: now if it was granted, and once it is too late for what has no
+    /// answer yet.
+    fn settle(mut self, release: Release, keeper: &Keeper, call_within: Duration) {
+        if let Some(answer) = self.in_flight.take() {
+            let Ok(runtime) = Handle::try_current() else {
+                return self.call_off(release, keeper);
+            };
+            let orphan = Orphan { debt: self, release, keeper: keeper.clone() };
+            runtime.spawn(orphan.wait_for(answer, call_within));
+        } else {
+            self.call_off(release, keeper);
+        }
+    }
+
+    fn call_off(self, release: Release, keeper: &Keeper) {
+        let now = Instant::now();
+        if self.granted {
+            keeper.release_later(release.clone(), now);
+        }
+        if self.unanswered > 0 {
+            keeper.release_later(release, self.too_late.unwrap_or(now));
+        }
+    }
+}
+
+/// A claim whose request has gone while its answer was on the way.
+struct Orphan {
+    debt: Debt,
+    release: Release,
+    keeper: Keeper,
+}
+
+impl Orphan {
+    async fn wait_for(mut self, answer: BoxFuture<Answer>, call_within: Duration) {
+        let _counted = self.keeper.count_orphan();
+        if let Ok(Ok(claimed)) = tokio::time::timeout(call_within, answer).await {
+            self.debt.answered(&claimed);
+        }
+    }
+}
+
+impl Drop for Orphan {
+    /// Also when the runtime ends before the answer comes.
+    fn drop(&mut self) {
+        mem::take(&mut self.debt).call_off(self.release.clone(), &self.keeper);
+    }
+}
+
+/// A claim that only reads.
+pub(super) fn look(claim: &Claim) -> Claim {
+    let mut look = claim.clone();
+    look.token = ClaimToken::random();
+    look.within = Duration::ZERO;
+    look.takeover = Takeover::Refuse;
+    look
+}

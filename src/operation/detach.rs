@@ -1,0 +1,82 @@
+//! Work that goes on in a task of its own when the future that polls it is dropped.
+
+use std::{
+    any::Any,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Polls its work where it is awaited, and moves it to a task if it is dropped before the end.
+///
+/// So the handler keeps the task-locals of its request, and a panic its whole backtrace, while the
+/// client stays; and it still runs to its end when the client leaves.
+pub(super) struct Detach<T: Send + 'static> {
+    work: Option<Work<T>>,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Detach<T> {
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    pub(super) fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { work: Some(Box::pin(work)), runtime: Handle::current() }
+    }
+}
+
+impl<T: Send + 'static> Future for Detach<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let work = self.work.as_mut().expect("Detach is not polled after its end");
+        let output = ready!(work.as_mut().poll(cx));
+        self.work = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<T: Send + 'static> Drop for Detach<T> {
+    fn drop(&mut self) {
+        // On a runtime that has ended, `spawn` drops the work: its guards then do what can be done.
+        if let Some(work) = self.work.take() {
+            drop(self.runtime.spawn(work));
+        }
+    }
+}
+
+/// What a panic carries.
+pub(super) type Panic = Box<dyn Any + Send>;
+
+pin_project! {
+    /// Turns a panic of the inner future into a value.
+    pub(super) struct CatchPanic<F> {
+        #[pin]
+        inner: F,
+    }
+}
+
+impl<F> CatchPanic<F> {
+    pub(super) fn new(inner: F) -> Self {
+        Self { inner }
+    }
+}
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Result<F::Output, Panic>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let inner = self.project().inner;
+        // The future is not polled again after a panic, and the panic goes on once it is recorded.
+        match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}

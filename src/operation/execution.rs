@@ -1,0 +1,148 @@
+//! From the grant on: the handler, its answer, and what the store is told of it.
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    Handled, Operation,
+    capture::{Captured, answer_body},
+    detach::{CatchPanic, Panic},
+    replay::{REPLAYED, replay, stored_headers},
+    settlement::Settlement,
+    way::{Granted, Way},
+};
+use crate::{
+    body::{BoxError, RequestBody, ResponseBody},
+    policy::Ending,
+    record::{Answer, Outcome},
+};
+
+/// A handler's run under a grant.
+pub(super) struct Execution {
+    operation: Operation,
+    settlement: Settlement,
+}
+
+/// What came of a handler.
+struct Done<R> {
+    head: Parts,
+    body: Captured<R>,
+}
+
+impl Execution {
+    /// Takes the grant over from the claim; `None` when the layer is told to end, and then the claim
+    /// is called off.
+    pub(super) fn start(way: Way, granted: Granted) -> Option<Self> {
+        let Granted { grant, since } = granted;
+        let subject = way.subject().clone();
+        let operation = Operation::new(subject, grant.fence, grant.attempt, grant.previous);
+        let longest = operation.subject().rule.policy().longest_run();
+        let watched =
+            way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
+        let (shared, subject) = way.started();
+        Some(Self { operation, settlement: Settlement::new(shared, subject, grant, watched) })
+    }
+
+    pub(super) fn attempt(&self) -> u32 {
+        self.operation.attempt()
+    }
+
+    /// Who says what an answer means: the handler in its extensions, the handler by its mark, the
+    /// policy.
+    fn ending(&self, explicit: Option<Outcome>, answer: &Answer) -> Ending {
+        match explicit {
+            Some(outcome) => outcome.into(),
+            None if self.operation.is_uncertain() => Ending::UNCERTAIN,
+            None => self.operation.subject().rule.policy().ending_of(answer),
+        }
+    }
+}
+
+/// Runs the handler, and tells the store before anybody sees the answer.
+pub(super) async fn run<S, B, R>(
+    execution: Execution,
+    mut inner: S,
+    mut request: Request<RequestBody<B>>,
+) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Panic>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    request.extensions_mut().insert(execution.operation.clone());
+    let limit = execution.operation.subject().rule.policy().answer_limit;
+    let handler = CatchPanic::new(async move {
+        let (head, body) = inner.call(request).await?.into_parts();
+        // Given back before the store is told: the handler has ended.
+        drop(inner);
+        let body = if has_an_end(&head) {
+            answer_body(body, limit).await
+        } else {
+            Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) }
+        };
+        Ok(Done { head, body })
+    });
+    match handler.await {
+        Ok(Ok(done)) => Ok(Ok(execution.conclude(done).await)),
+        Ok(Err(error)) => {
+            execution.settlement.uncertain("the handler ended in an error").await;
+            Ok(Err(error))
+        }
+        Err(panic) => {
+            execution.settlement.uncertain("the handler panicked").await;
+            Err(panic)
+        }
+    }
+}
+
+/// Whether an answer can be captured: an event stream goes on for as long as its reader stays, and
+/// after a switch of protocols there is no body.
+fn has_an_end(head: &Parts) -> bool {
+    let event_stream = head
+        .headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    !event_stream && head.status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+impl Execution {
+    async fn conclude<R>(self, done: Done<R>) -> Response<ResponseBody<R>> {
+        let Done { mut head, body } = done;
+        head.headers.remove(REPLAYED);
+        head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
+        let explicit = head.extensions.get::<Outcome>().copied();
+        let policy = self.operation.subject().rule.policy();
+        let headers = stored_headers(&head.headers, policy.keep_cookies);
+        let (data, trailers, body) = match body {
+            Captured::Whole(whole) => {
+                (Some(whole.data.clone()), whole.trailers.clone(), ResponseBody::whole(whole))
+            }
+            Captured::Unfinished { chunks, rest } => {
+                (None, None, ResponseBody::unfinished(chunks, rest))
+            }
+            Captured::Broken { chunks, error } => {
+                self.settlement.uncertain("the answer broke off").await;
+                return Response::from_parts(head, ResponseBody::broken(chunks, error));
+            }
+        };
+        let answer = Answer::from_parts(head.status, headers, data, trailers);
+        let subject = self.operation.subject();
+        match self.ending(explicit, &answer) {
+            Ending::Keep => {
+                if let Some(payload) = self.settlement.keep(answer).await {
+                    // Another execution's answer is stored, and is the one everybody gets.
+                    if let Ok(response) = replay(subject, payload) {
+                        return response;
+                    }
+                }
+            }
+            Ending::UNCERTAIN => {
+                self.settlement.uncertain("its answer says that nobody knows").await;
+            }
+            Ending::Release(reason) => self.settlement.release(reason).await,
+        }
+        Response::from_parts(head, body)
+    }
+}

@@ -1,0 +1,210 @@
+//! What a handler can ask about its execution, and what a response says about it.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    future::Future,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::{
+    identity::Identity,
+    record::{Fence, Kind, Previous, RecordKey, downstream_id},
+    rule::Rule,
+};
+
+/// The execution a handler runs in. It is an extension of the request and, with feature `axum`, an
+/// extractor.
+///
+/// # Example: a charge that a payment provider makes only once
+///
+/// ```
+/// use tower_idempotency::Operation;
+///
+/// async fn charge(operation: Operation) {
+///     // The same on every attempt of this operation, in every process.
+///     let key = operation.downstream_key("charge");
+///     assert_eq!(key.len(), 36);
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Operation {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    subject: Subject,
+    /// The scope and the identity as text, where they are none as they stand.
+    scope_text: OnceLock<String>,
+    key_text: OnceLock<String>,
+    attempt: u32,
+    fence: Fence,
+    previous: Previous,
+    uncertain: AtomicBool,
+    lost: AtomicBool,
+    lost_notice: Notify,
+}
+
+/// What an execution is about: known before it is granted.
+#[derive(Clone)]
+pub(crate) struct Subject {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) scope: Bytes,
+    pub(crate) identity: Identity,
+    pub(crate) record: RecordKey,
+}
+
+impl Subject {
+    /// The identity as text, for people.
+    pub(crate) fn identity_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.identity.as_bytes())
+    }
+
+    pub(crate) fn scope_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.scope)
+    }
+}
+
+impl Operation {
+    pub(crate) fn new(subject: Subject, fence: Fence, attempt: u32, previous: Previous) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                subject,
+                scope_text: OnceLock::new(),
+                key_text: OnceLock::new(),
+                attempt,
+                fence,
+                previous,
+                uncertain: AtomicBool::new(false),
+                lost: AtomicBool::new(false),
+                lost_notice: Notify::new(),
+            }),
+        }
+    }
+
+    /// The name of the rule.
+    pub fn rule(&self) -> &str {
+        self.inner.subject.rule.name()
+    }
+
+    /// Whose identity it is; empty where the policy's scope is everyone. Bytes that are no UTF-8
+    /// are replaced.
+    pub fn scope(&self) -> &str {
+        as_text(&self.inner.subject.scope, &self.inner.scope_text)
+    }
+
+    /// The identity of the operation, as it was sent. Bytes that are no UTF-8 are replaced.
+    pub fn key(&self) -> &str {
+        as_text(self.inner.subject.identity.as_bytes(), &self.inner.key_text)
+    }
+
+    /// Which execution this is: 1 for the first. Stays at 999,999.
+    pub fn attempt(&self) -> u32 {
+        self.inner.attempt
+    }
+
+    /// The number of this grant, larger than that of every one before it while the record is kept.
+    pub fn fence(&self) -> Fence {
+        self.inner.fence
+    }
+
+    /// What this grant found.
+    pub fn previous(&self) -> Previous {
+        self.inner.previous
+    }
+
+    /// A UUID for one step of this operation: the idempotency key to send to whoever does that step.
+    ///
+    /// It is the same on every attempt, in every process, and does not depend on the layer's secret,
+    /// its store or the route. It depends on the rule's name, the scope and the identity.
+    pub fn downstream_key(&self, step: &str) -> String {
+        let subject = &self.inner.subject;
+        downstream_id(
+            &[subject.rule.name().as_bytes(), &subject.scope],
+            Kind::Delivery,
+            subject.identity.as_bytes(),
+            step,
+        )
+    }
+
+    /// Says that nobody will know whether this execution happened, whatever its answer is: the key
+    /// is abandoned at its end. An `Outcome` in the answer's extensions counts over it.
+    pub fn mark_uncertain(&self) {
+        self.inner.uncertain.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends when this execution has lost its lease: another may be granted, or has been. It never
+    /// ends otherwise.
+    ///
+    /// # Cancel safety
+    ///
+    /// May be dropped and asked again.
+    pub fn lease_lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let inner = self.inner.clone();
+        async move {
+            let notice = inner.lost_notice.notified();
+            let mut notice = std::pin::pin!(notice);
+            // Registered before the look, so that a loss in between is not missed.
+            notice.as_mut().enable();
+            if !inner.lost.load(Ordering::Acquire) {
+                notice.await;
+            }
+        }
+    }
+
+    /// Whether this execution has lost its lease.
+    pub fn is_lease_lost(&self) -> bool {
+        self.inner.lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lose_lease(&self) {
+        self.inner.lost.store(true, Ordering::Release);
+        self.inner.lost_notice.notify_waiters();
+    }
+
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.inner.uncertain.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn subject(&self) -> &Subject {
+        &self.inner.subject
+    }
+}
+
+fn as_text<'a>(bytes: &'a [u8], otherwise: &'a OnceLock<String>) -> &'a str {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => otherwise.get_or_init(|| String::from_utf8_lossy(bytes).into_owned()),
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation")
+            .field("rule", &self.rule())
+            .field("record", &self.inner.subject.record.digest())
+            .field("attempt", &self.attempt())
+            .field("previous", &self.previous())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a response came to be: an extension of every response of a protected request that was not
+/// refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Handled {
+    /// The handler was run.
+    Executed {
+        /// Which execution it was.
+        attempt: u32,
+    },
+    /// It is the stored answer of an earlier execution.
+    Replayed,
+}

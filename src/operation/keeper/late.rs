@@ -1,0 +1,208 @@
+//! Releases and completions the store has not taken yet.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout};
+
+use super::{CALL_WITHIN, Keeper};
+use crate::{
+    record::{Grant, RecordKey, State},
+    store::{DynStore, Kept, Release, StoreError, Written},
+    telemetry,
+};
+
+/// Before the second try.
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
+const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
+
+/// A write that is tried until it is answered, or the record's hold is over.
+pub(super) struct Late {
+    write: Write,
+    pub(super) due: Instant,
+    pub(super) not_before: Instant,
+    until: Instant,
+    pause: Duration,
+}
+
+enum Write {
+    Release(Release),
+    Completion { grant: Grant, kept: Kept, marker: Kept },
+}
+
+/// What one try came to.
+enum Tried {
+    Ended,
+    /// The store has no room for the answer: only that it was executed is stored.
+    Shrunk,
+    Again,
+    /// Somebody has the record for now; no need to hurry.
+    AgainMuchLater,
+}
+
+impl Late {
+    pub(super) fn release(release: Release, not_before: Instant) -> Self {
+        let hold = match &release {
+            Release::Grant { grant, .. } => grant.hold,
+            Release::CalledOff { hold, .. } => *hold,
+        };
+        Self::new(Write::Release(release), not_before, hold)
+    }
+
+    pub(super) fn completion(grant: Grant, kept: Kept, marker: Kept) -> Self {
+        let hold = grant.hold;
+        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold)
+    }
+
+    fn new(write: Write, not_before: Instant, hold: Duration) -> Self {
+        let until = not_before + hold;
+        Self { write, due: not_before, not_before, until, pause: RETRY_AFTER }
+    }
+
+    pub(super) fn is_release(&self) -> bool {
+        matches!(self.write, Write::Release(_))
+    }
+
+    /// How many bytes of an answer it holds.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.write {
+            Write::Release(_) => 0,
+            Write::Completion { kept, .. } => kept.payload.len(),
+        }
+    }
+
+    /// Holds no more than that it was executed.
+    pub(super) fn shrink(&mut self) {
+        if let Write::Completion { kept, marker, .. } = &mut self.write {
+            *kept = marker.clone();
+        }
+    }
+
+    pub(super) fn give_up(&self, why: &'static str) {
+        match &self.write {
+            Write::Release(release) => telemetry::late_given_up(&release.key(), why),
+            Write::Completion { grant, .. } => telemetry::never_stored(grant, why),
+        }
+    }
+
+    fn key(&self) -> RecordKey {
+        match &self.write {
+            Write::Release(release) => release.key(),
+            Write::Completion { grant, .. } => grant.key,
+        }
+    }
+
+    async fn try_once(&self, store: Arc<dyn DynStore>) -> Tried {
+        match &self.write {
+            Write::Release(release) => {
+                let answer = in_time(store.release(release.clone())).await;
+                self.after_release(release, answer)
+            }
+            Write::Completion { grant, kept, .. } => {
+                let answer = in_time(store.clone().complete(grant.clone(), kept.clone())).await;
+                let refused = answer.as_ref().is_err_and(StoreError::is_refused);
+                if refused {
+                    // A store that refuses the answer may still take a renewal, which keeps others
+                    // from taking the operation for abandoned.
+                    let _ = in_time(store.renew(grant.clone())).await;
+                }
+                after_completion(grant, answer)
+            }
+        }
+    }
+
+    fn after_release(&self, release: &Release, answer: Result<Written, StoreError>) -> Tried {
+        match (answer, release) {
+            (Err(_), _) => return Tried::Again,
+            (Ok(Written::Foreign), _) => {
+                telemetry::record_unreadable(&self.key(), "a late release met it");
+            }
+            (Ok(written @ Written::Lost(_)), Release::Grant { grant, .. }) => {
+                telemetry::fenced_off(grant, written, "releasing");
+            }
+            (Ok(Written::Restored), Release::Grant { .. }) => {
+                telemetry::data_lost(&self.key(), "releasing");
+            }
+            // A claim that was called off leaves nothing to be told, whatever it met.
+            (Ok(_), _) => {}
+        }
+        Tried::Ended
+    }
+}
+
+fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried {
+    match answer {
+        Ok(Written::Stored) => telemetry::stored_late(grant),
+        Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
+        // Another execution's answer is there, and is final.
+        Ok(Written::Lost(State::Completed)) => {}
+        Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
+        Ok(Written::Foreign) => telemetry::never_stored(grant, "the record is none of ours"),
+        Err(error) if error.is_full() => {
+            telemetry::body_not_stored(grant, &error);
+            return Tried::Shrunk;
+        }
+        Err(_) => return Tried::Again,
+    }
+    Tried::Ended
+}
+
+async fn in_time<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(CALL_WITHIN, call).await.unwrap_or_else(|_| Err(StoreError::too_slow()))
+}
+
+/// A late write on its way. Dropped before its end, it brings the write back.
+pub(super) struct Sending {
+    keeper: Keeper,
+    late: Option<Late>,
+}
+
+impl Sending {
+    pub(super) fn new(keeper: Keeper, late: Late) -> Self {
+        Self { keeper, late: Some(late) }
+    }
+
+    /// Tries it once.
+    pub(super) async fn run(mut self) {
+        let Some(late) = self.late.as_mut() else { return };
+        match late.try_once(self.keeper.inner.store.clone()).await {
+            Tried::Ended => return self.end(),
+            Tried::Again => late.pause = (late.pause * 2).min(RETRY_AFTER_AT_MOST),
+            Tried::AgainMuchLater => late.pause = RETRY_AFTER_AT_MOST,
+            Tried::Shrunk => {
+                let before = late.bytes();
+                late.shrink();
+                self.keeper.schedule().shrunk(before - late.bytes());
+            }
+        }
+        if Instant::now() >= late.until {
+            late.give_up("the record's hold is over");
+            self.end();
+        }
+    }
+
+    fn end(mut self) {
+        if let Some(late) = self.late.take() {
+            self.keeper.schedule().end_late(late.bytes());
+            self.keeper.inner.ended.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let Some(late) = self.late.take() else { return };
+        let due = Instant::now() + late.pause.mul_f64(rand::random_range(0.5..1.0));
+        self.keeper.schedule().put_back(late, due);
+        self.keeper.inner.earlier.notify_waiters();
+    }
+}
+
+/// A claim whose answer is awaited though its request has gone.
+pub(in crate::operation) struct Orphaned(pub(super) Keeper);
+
+impl Drop for Orphaned {
+    fn drop(&mut self) {
+        self.0.schedule().orphans -= 1;
+        self.0.inner.ended.notify_waiters();
+    }
+}

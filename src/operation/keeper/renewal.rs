@@ -1,0 +1,222 @@
+//! Keeps the lease of a running execution.
+
+use std::time::Duration;
+
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+use super::{CALL_WITHIN, Keeper};
+use crate::{
+    operation::Operation,
+    record::Grant,
+    store::{StoreError, Written},
+    telemetry,
+};
+
+/// An execution whose lease is renewed.
+pub(super) struct Run {
+    pub(super) grant: Grant,
+    operation: Operation,
+    /// No renewal after this.
+    longest: Duration,
+    renewed_until: Instant,
+    /// By this process's clock the lease holds until then.
+    held_until: Instant,
+    pub(super) due: Option<Instant>,
+    pub(super) renewing: bool,
+    /// Whoever waits for a renewal that is on its way.
+    waiting: Option<oneshot::Sender<()>>,
+    stopped: bool,
+}
+
+/// A running execution as the keeper knows it. When it is dropped the keeper forgets it.
+pub(in crate::operation) struct Watched {
+    keeper: Keeper,
+    id: u64,
+}
+
+impl Keeper {
+    /// Renews the lease of `grant`, which began at `since`, until it is stopped; `None` when the
+    /// layer is told to end.
+    pub(in crate::operation) fn watch(
+        &self,
+        grant: Grant,
+        operation: Operation,
+        since: Instant,
+        longest: Duration,
+    ) -> Option<Watched> {
+        let now = Instant::now();
+        let due = now + grant.lease / 3;
+        let run = Run {
+            operation,
+            longest,
+            renewed_until: now + longest,
+            held_until: since + grant.lease,
+            due: Some(due),
+            renewing: false,
+            waiting: None,
+            stopped: false,
+            grant,
+        };
+        let (id, wake) = {
+            let mut schedule = self.schedule();
+            if schedule.draining {
+                return None;
+            }
+            schedule.add_run(run, due)
+        };
+        self.start_task();
+        if wake {
+            self.inner.earlier.notify_waiters();
+        }
+        Some(Watched { keeper: self.clone(), id })
+    }
+}
+
+impl Watched {
+    /// Stops the renewals, and waits for one that is on its way: it must not arrive after what ends
+    /// the grant.
+    pub(in crate::operation) async fn stop(&self) {
+        let waiting = {
+            let mut schedule = self.keeper.schedule();
+            schedule.unset_due(self.id);
+            let Some(run) = schedule.runs.get_mut(&self.id) else { return };
+            run.stopped = true;
+            if !run.renewing {
+                return;
+            }
+            let (ended, waiting) = oneshot::channel();
+            run.waiting = Some(ended);
+            waiting
+        };
+        // An error means that the renewal was dropped: it is over too.
+        let _ = waiting.await;
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.keeper.schedule().remove_run(self.id);
+        self.keeper.inner.ended.notify_waiters();
+    }
+}
+
+/// A renewal on its way. Dropped, it brings the run back, whatever happened.
+pub(super) struct Renewal {
+    keeper: Keeper,
+    id: u64,
+    /// When to renew again.
+    next: Option<Instant>,
+}
+
+impl Renewal {
+    pub(super) fn new(keeper: Keeper, id: u64) -> Self {
+        Self { keeper, id, next: Some(Instant::now()) }
+    }
+
+    /// Renews one lease.
+    pub(super) async fn run(mut self, grant: Grant) {
+        if !self.may_go_on() {
+            self.next = None;
+            return;
+        }
+        let sent = Instant::now();
+        let store = self.keeper.inner.store.clone();
+        let written = timeout(CALL_WITHIN, store.renew(grant.clone()))
+            .await
+            .unwrap_or_else(|_| Err(StoreError::too_slow()));
+        match written {
+            Ok(written) if written.is_stored() => {
+                if written == Written::Restored {
+                    telemetry::data_lost(&grant.key, "renewing");
+                }
+                self.renewed(sent, grant.lease);
+            }
+            Ok(written) => {
+                // A renewal that meets the end of its own execution is no news.
+                self.next = None;
+                if !self.is_stopped() {
+                    telemetry::fenced_off(&grant, written, "renewing");
+                    self.lose_lease();
+                }
+            }
+            Err(error) => {
+                telemetry::not_renewed(&grant, &error);
+                self.failed(&grant);
+            }
+        }
+    }
+
+    fn with_run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
+        self.keeper.schedule().runs.get_mut(&self.id).map(act)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.with_run(|run| run.stopped).unwrap_or(true)
+    }
+
+    /// Whether the execution may still be renewed, or has run for too long.
+    fn may_go_on(&self) -> bool {
+        let now = Instant::now();
+        let too_long = self.with_run(|run| {
+            (now >= run.renewed_until)
+                .then(|| (run.grant.clone(), run.operation.clone(), run.longest))
+        });
+        match too_long {
+            None => false,
+            Some(None) => true,
+            Some(Some((grant, operation, longest))) => {
+                telemetry::max_run_passed(&grant, longest);
+                operation.lose_lease();
+                false
+            }
+        }
+    }
+
+    fn renewed(&mut self, sent: Instant, lease: Duration) {
+        self.with_run(|run| run.held_until = sent + lease);
+        self.next = Some(Instant::now() + lease / 3);
+    }
+
+    fn failed(&mut self, grant: &Grant) {
+        let now = Instant::now();
+        let lapsed = self
+            .with_run(|run| (now >= run.held_until).then(|| run.operation.clone()))
+            .flatten()
+            .filter(|operation| !operation.is_lease_lost());
+        if let Some(operation) = lapsed {
+            telemetry::lease_lapsed(grant);
+            operation.lose_lease();
+        }
+        let pause = (grant.lease / 10)
+            .clamp(Duration::from_millis(10), Duration::from_secs(1))
+            .mul_f64(rand::random_range(0.5..1.0));
+        self.next = Some(now + pause);
+    }
+
+    fn lose_lease(&self) {
+        if let Some(operation) = self.with_run(|run| run.operation.clone()) {
+            operation.lose_lease();
+        }
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        let mut schedule = self.keeper.schedule();
+        let Some(run) = schedule.runs.get_mut(&self.id) else { return };
+        run.renewing = false;
+        if run.stopped {
+            drop(run.waiting.take());
+            return;
+        }
+        let Some(next) = self.next else { return };
+        let wake = schedule.set_due(self.id, next);
+        drop(schedule);
+        if wake {
+            self.keeper.inner.earlier.notify_waiters();
+        }
+    }
+}

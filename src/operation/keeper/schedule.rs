@@ -1,0 +1,195 @@
+//! What is kept, and when each of it is due.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use tokio::{runtime::Id, task::AbortHandle, time::Instant};
+
+use super::{Drained, late::Late, renewal::Run};
+use crate::{record::Grant, telemetry};
+
+/// The most releases and completions that wait for the store.
+const LATE_AT_MOST: usize = 100_000;
+/// The most bytes of answers that wait for the store.
+const LATE_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
+/// How long a task stays when there is nothing left to do.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Runs and late writes by number, and the order in which they are due.
+#[derive(Default)]
+pub(super) struct Schedule {
+    pub(super) draining: bool,
+    /// Claims whose answer is awaited though their request has gone.
+    pub(super) orphans: usize,
+    pub(super) runs: HashMap<u64, Run>,
+    releases: BTreeMap<u64, Late>,
+    completions: BTreeMap<u64, Late>,
+    due: BTreeSet<(Instant, u64)>,
+    last: u64,
+    /// Late writes that are being sent.
+    sending: usize,
+    late_bytes: usize,
+    dropped: u64,
+    /// When a task looks again at the latest.
+    wake_at: Option<Instant>,
+    idle_since: Option<Instant>,
+    tasks: HashMap<Id, AbortHandle>,
+}
+
+/// What is to be done now.
+pub(super) enum Due {
+    Renewal(u64, Grant),
+    Late(Late),
+}
+
+/// What a task does next.
+pub(super) enum Step {
+    Do(Due),
+    /// Nothing is due before then.
+    SleepUntil(Instant),
+    /// Nothing is left; the task is struck off.
+    End,
+}
+
+impl Schedule {
+    /// Adds a run whose lease is to be renewed at `due`; whether a task must be woken for it.
+    pub(super) fn add_run(&mut self, run: Run, due: Instant) -> (u64, bool) {
+        self.last += 1;
+        self.runs.insert(self.last, run);
+        (self.last, self.set_due(self.last, due))
+    }
+
+    /// Renews the run's lease at `due`; whether a task must be woken for it.
+    pub(super) fn set_due(&mut self, id: u64, due: Instant) -> bool {
+        if let Some(run) = self.runs.get_mut(&id) {
+            if let Some(before) = run.due.replace(due) {
+                self.due.remove(&(before, id));
+            }
+        }
+        self.due.insert((due, id));
+        self.wake_at.is_none_or(|wake_at| due < wake_at)
+    }
+
+    /// Renews the run's lease no more.
+    pub(super) fn unset_due(&mut self, id: u64) {
+        if let Some(due) = self.runs.get_mut(&id).and_then(|run| run.due.take()) {
+            self.due.remove(&(due, id));
+        }
+    }
+
+    pub(super) fn remove_run(&mut self, id: u64) {
+        self.unset_due(id);
+        self.runs.remove(&id);
+    }
+
+    /// Adds a late write.
+    pub(super) fn add_late(&mut self, mut late: Late, due: Instant) {
+        if self.releases.len() + self.completions.len() >= LATE_AT_MOST {
+            match self.releases.pop_first() {
+                Some((id, oldest)) => {
+                    self.due.remove(&(oldest.due, id));
+                    self.dropped += 1;
+                    telemetry::late_release_dropped(self.dropped);
+                }
+                None => return late.give_up("too many answers wait for the store"),
+            }
+        }
+        if self.late_bytes + late.bytes() > LATE_BYTES_AT_MOST {
+            late.shrink();
+        }
+        self.late_bytes += late.bytes();
+        self.insert_late(late, due);
+    }
+
+    /// A late write that was being sent was not taken.
+    pub(super) fn put_back(&mut self, late: Late, due: Instant) {
+        self.sending -= 1;
+        self.insert_late(late, due);
+    }
+
+    /// A late write that was being sent has ended. `bytes` is what it had when it was taken.
+    pub(super) fn end_late(&mut self, bytes: usize) {
+        self.sending -= 1;
+        self.late_bytes -= bytes;
+    }
+
+    /// A late write has become smaller.
+    pub(super) fn shrunk(&mut self, bytes: usize) {
+        self.late_bytes -= bytes;
+    }
+
+    /// Makes all late writes due, as far as they may be sent.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for (id, late) in self.releases.iter_mut().chain(&mut self.completions) {
+            self.due.remove(&(late.due, *id));
+            late.due = late.not_before.max(now);
+            self.due.insert((late.due, *id));
+        }
+    }
+
+    pub(super) fn left(&self) -> Drained {
+        Drained {
+            running: self.runs.len(),
+            unsent: self.releases.len() + self.completions.len() + self.sending + self.orphans,
+        }
+    }
+
+    /// What the task of this runtime does next.
+    pub(super) fn next(&mut self, now: Instant, task: Id) -> Step {
+        let Some(&(due, id)) = self.due.first() else {
+            return self.idle(now, task);
+        };
+        self.idle_since = None;
+        if due > now {
+            self.wake_at = Some(due);
+            return Step::SleepUntil(due);
+        }
+        self.due.pop_first();
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.due = None;
+            run.renewing = true;
+            return Step::Do(Due::Renewal(id, run.grant.clone()));
+        }
+        let late = self.releases.remove(&id).or_else(|| self.completions.remove(&id));
+        self.sending += 1;
+        Step::Do(Due::Late(late.expect("what is due is a run or a late write")))
+    }
+
+    fn idle(&mut self, now: Instant, task: Id) -> Step {
+        let since = *self.idle_since.get_or_insert(now);
+        if now >= since + IDLE && self.left().is_clean() {
+            self.tasks.remove(&task);
+            if self.tasks.is_empty() {
+                self.wake_at = None;
+                self.idle_since = None;
+            }
+            return Step::End;
+        }
+        let until = (since + IDLE).max(now + IDLE / 10);
+        self.wake_at = Some(until);
+        Step::SleepUntil(until)
+    }
+
+    pub(super) fn has_task(&self, runtime: Id) -> bool {
+        // The task of a runtime that has ended is finished, and its number may come again.
+        self.tasks.get(&runtime).is_some_and(|task| !task.is_finished())
+    }
+
+    pub(super) fn add_task(&mut self, runtime: Id, task: AbortHandle) {
+        self.tasks.retain(|_, task| !task.is_finished());
+        self.tasks.insert(runtime, task);
+    }
+
+    fn insert_late(&mut self, mut late: Late, due: Instant) {
+        self.last += 1;
+        late.due = due.max(late.not_before);
+        self.due.insert((late.due, self.last));
+        if late.is_release() {
+            self.releases.insert(self.last, late);
+        } else {
+            self.completions.insert(self.last, late);
+        }
+    }
+}

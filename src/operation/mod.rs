@@ -1,0 +1,53 @@
+//! One execution, from the claim to the stored answer.
+//!
+//! `run` is the way of a protected request up to the grant, `execution` from the grant on. What they
+//! call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
+//! `wait` and `recovery` are for requests that were not granted, `replay` answers from the store,
+//! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
+
+mod capture;
+mod claimant;
+mod detach;
+mod execution;
+mod handle;
+mod keeper;
+mod prepare;
+mod recovery;
+mod replay;
+mod run;
+mod settlement;
+mod wait;
+mod way;
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+pub(crate) use handle::Subject;
+pub use handle::{Handled, Operation};
+pub use keeper::Drained;
+pub(crate) use keeper::Keeper;
+pub(crate) use run::run;
+
+use crate::{record::Secret, store::DynStore};
+
+/// What the requests of one layer share.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn DynStore>,
+    pub(crate) keeper: Keeper,
+    pub(crate) secret: Option<Secret>,
+    /// A permit for each request that waits for another's run.
+    pub(crate) waiters: Arc<Semaphore>,
+}
+
+impl Shared {
+    pub(crate) fn new(store: Arc<dyn DynStore>) -> Self {
+        Self {
+            keeper: Keeper::new(store.clone()),
+            store,
+            secret: None,
+            waiters: Arc::new(Semaphore::new(wait::WAITERS_AT_MOST)),
+        }
+    }
+}

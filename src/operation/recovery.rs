@@ -1,0 +1,75 @@
+//! What a request does that met an abandoned operation.
+
+use std::time::SystemTime;
+
+use tokio::time::timeout;
+
+use super::{Shared, handle::Subject, wait::outcome_unknown};
+use crate::{
+    ledger::{Abandoned, RESOLVER_WITHIN, Resolution},
+    policy::OnAbandoned,
+    record::{ClaimToken, encode},
+    refusal::Refusal,
+    store::{AbandonedRecord, Kept, Resolve, Takeover, Verdict},
+    telemetry,
+};
+
+/// Asks what became of the abandoned operation, if the policy has somebody to ask; the answer is
+/// what to claim next.
+///
+/// A verdict names the grant exactly as it was seen, fence and stamp: a sign of life of its owner
+/// voids it, and of two recoveries at once only one is granted.
+///
+/// # Cancel safety
+///
+/// May be dropped; a verdict that was sent then stands, if it arrives.
+pub(super) async fn recover(
+    shared: &Shared,
+    subject: &Subject,
+    record: &AbandonedRecord,
+) -> Result<Takeover, Refusal> {
+    let policy = subject.rule.policy();
+    let resolver = match &policy.on_abandoned {
+        OnAbandoned::Rerun => return Ok(Takeover::Any),
+        OnAbandoned::Refuse => {
+            telemetry::abandoned(subject, record);
+            return Err(outcome_unknown(policy.profile));
+        }
+        OnAbandoned::Resolve(resolver) => resolver.clone(),
+    };
+    let resolution = timeout(RESOLVER_WITHIN, resolver.resolve(describe(subject, record))).await;
+    match resolution.unwrap_or(Resolution::Unknown) {
+        Resolution::Unknown => {
+            telemetry::abandoned(subject, record);
+            Err(outcome_unknown(policy.profile))
+        }
+        Resolution::NotDone => Ok(Takeover::Only(record.mark)),
+        Resolution::Done(answer) => {
+            let payload = encode(&subject.record, &answer);
+            let verdict = Resolve::new(
+                subject.record,
+                record.mark,
+                Verdict::Done(Kept::new(payload, policy.retention)),
+                ClaimToken::random(),
+            );
+            let settled = timeout(policy.call_within, shared.store.clone().resolve(verdict)).await;
+            match settled {
+                // Settled or changed meanwhile: either way the next claim is told what is true now.
+                Ok(Ok(_)) => Ok(Takeover::Refuse),
+                Ok(Err(_)) | Err(_) => Err(Refusal::store_unavailable()),
+            }
+        }
+    }
+}
+
+fn describe(subject: &Subject, record: &AbandonedRecord) -> Abandoned {
+    Abandoned {
+        rule: subject.rule.name().to_owned(),
+        scope: subject.scope_text().into_owned(),
+        key: subject.identity_text().into_owned(),
+        record: subject.record,
+        attempt: record.attempt,
+        fence: record.mark.fence,
+        since: SystemTime::now().checked_sub(record.granted).unwrap_or(SystemTime::UNIX_EPOCH),
+    }
+}

@@ -1,0 +1,138 @@
+//! Answers that do not come from the handler: stored ones, and refusals.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response,
+    header::{self, CONNECTION, Entry},
+};
+
+use super::{Handled, handle::Subject};
+use crate::{
+    body::{ResponseBody, Whole},
+    policy::{Policy, Profile},
+    record::{Answer, decode},
+    refusal::{Refusal, RefusalKind},
+};
+
+/// On replays alone; a handler's own header of this name is taken away.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// The stored answer as a response, or why it cannot be given.
+pub(super) fn replay<R>(
+    subject: &Subject,
+    payload: Bytes,
+) -> Result<Response<ResponseBody<R>>, Refusal> {
+    let answer = decode(&subject.record, payload).map_err(|unreadable| {
+        unreadable.report(&subject.record);
+        Refusal::unreadable()
+    })?;
+    if answer.body().is_none() && subject.rule.policy().profile == Profile::Api {
+        return Err(Refusal::new(
+            RefusalKind::AnswerNotKept,
+            "the request was handled before, and is not handled again; its answer was too large \
+             to be kept",
+        ));
+    }
+    let mut response = respond(answer);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.extensions_mut().insert(Handled::Replayed);
+    Ok(response)
+}
+
+/// Says no, in the way the policy and the protocol want it.
+pub(super) fn refuse<R>(
+    policy: &Policy,
+    refusal: Refusal,
+    grpc: bool,
+) -> Response<ResponseBody<R>> {
+    let answer = policy
+        .refusal_answer(&refusal)
+        .unwrap_or_else(|| if grpc { refusal.to_grpc() } else { refusal.to_problem() });
+    let mut response = respond(answer);
+    response.extensions_mut().insert(refusal);
+    response
+}
+
+fn respond<R>(answer: Answer) -> Response<ResponseBody<R>> {
+    let (status, headers, data, trailers) = answer.into_parts();
+    let whole = Whole { data: data.unwrap_or_default(), trailers };
+    let mut response = Response::new(ResponseBody::whole(whole));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+impl Refusal {
+    pub(super) fn unreadable() -> Self {
+        Self::new(
+            RefusalKind::RecordUnreadable,
+            "what is stored for this identity cannot be read; nothing was run",
+        )
+        .with_retry_after(std::time::Duration::from_secs(60))
+    }
+
+    pub(super) fn store_unavailable() -> Self {
+        Self::new(
+            RefusalKind::StoreUnavailable,
+            "the store of idempotency keys cannot be asked; nothing was run, send it again",
+        )
+        .with_retry_after(std::time::Duration::from_secs(1))
+    }
+}
+
+/// What is stored of an answer's headers: those that belong to the answer, and not to one connection,
+/// one caller or one moment.
+pub(super) fn stored_headers(headers: &HeaderMap, keep_cookies: bool) -> HeaderMap {
+    let named_by_connection = connection_options(headers);
+    let mut stored = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let kept = match *name {
+            header::SET_COOKIE => keep_cookies,
+            _ => !is_never_stored(name) && !named_by_connection.contains(name),
+        };
+        if kept {
+            match stored.entry(name) {
+                Entry::Occupied(mut entry) => entry.append(value.clone()),
+                Entry::Vacant(entry) => {
+                    entry.insert(value.clone());
+                }
+            }
+        }
+    }
+    stored
+}
+
+/// RFC 9110, section 7.6.1: a field named in `Connection` is for that connection alone.
+fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|option| HeaderName::from_bytes(option.trim().as_bytes()).ok())
+        .collect()
+}
+
+fn is_never_stored(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(
+        name,
+        // Hop by hop, RFC 9110, section 7.6.1.
+        "connection" | "keep-alive" | "te" | "trailer" | "transfer-encoding" | "upgrade"
+        // Written anew from the body that is sent.
+        | "content-length"
+        // Of one moment.
+        | "date" | "age" | "server-timing"
+        // Of one caller.
+        | "www-authenticate" | "authentication-info"
+        // Of one request and its trace.
+        | "traceparent" | "tracestate" | "baggage" | "b3" | "request-id" | "x-request-id"
+        | "x-correlation-id" | "x-amzn-trace-id" | "x-cloud-trace-context"
+        | "idempotent-replayed"
+    ) || name.starts_with("proxy-")
+        || name.starts_with("access-control-")
+        || name.starts_with("x-b3-")
+        || name.starts_with("ratelimit")
+        || name.starts_with("x-ratelimit")
+        || name.starts_with("x-rate-limit")
+}

@@ -1,0 +1,113 @@
+//! Which policies cannot work.
+
+use std::{error::Error, fmt, time::Duration};
+
+use super::Policy;
+
+/// A policy that cannot work. Its message says what is wrong and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    message: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for PolicyError {}
+
+/// Longer than any retention anybody needs, and far from overflow in any store.
+const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+/// Stores count in whole milliseconds.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+impl Policy {
+    /// Whether this policy can work.
+    ///
+    /// # Errors
+    ///
+    /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
+    /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
+    /// limit of zero.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let times = [
+            ("lease", self.lease),
+            ("retention", self.retention),
+            ("hold", self.hold),
+            ("max_run", self.longest_run()),
+            ("call_within", self.call_within),
+            ("claim_within", self.claim_within),
+            ("body_within", self.body_within),
+        ];
+        for (name, time) in times {
+            require(time >= SHORTEST, || format!("{name} is {time:?}; make it 1 ms or longer"))?;
+            require(time <= LONGEST, || {
+                format!("{name} is {time:?}; make it ten years or shorter")
+            })?;
+        }
+        require(self.wait <= LONGEST, || {
+            format!("wait is {:?}; make it ten years or shorter", self.wait)
+        })?;
+        require(self.lease < self.retention, || {
+            format!(
+                "the lease ({:?}) must be shorter than the retention ({:?}): \
+                 shorten .lease(..) or lengthen .retention(..)",
+                self.lease, self.retention
+            )
+        })?;
+        require(self.retention <= self.hold, || {
+            format!(
+                "the retention ({:?}) must not be longer than the hold ({:?}), or an operation \
+                 that crashed would be forgotten before one that ended: lengthen .hold(..) too",
+                self.retention, self.hold
+            )
+        })?;
+        require(self.lease <= self.longest_run(), || {
+            format!(
+                "max_run ({:?}) must not be shorter than the lease ({:?})",
+                self.longest_run(),
+                self.lease
+            )
+        })?;
+        require(self.body_limit > 0, || {
+            "body_limit is 0, so that no body could be read; give the most bytes a request may have"
+                .to_owned()
+        })
+    }
+}
+
+fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), PolicyError> {
+    if holds { Ok(()) } else { Err(PolicyError { message: otherwise() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+
+    fn error(policy: &Policy) -> String {
+        policy.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_defaults_can_work() {
+        assert_eq!(Policy::api(Scope::everyone()).check(), Ok(()));
+        assert_eq!(Policy::webhook(crate::json("/id")).check(), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_work_is_named_with_its_mend() {
+        let api = || Policy::api(Scope::everyone());
+        let secs = Duration::from_secs;
+        assert!(error(&api().lease(Duration::ZERO)).contains("lease is 0ns; make it 1 ms"));
+        assert!(error(&api().lease(Duration::from_nanos(10))).contains("make it 1 ms"));
+        assert!(error(&api().retention(Duration::MAX)).contains("ten years"));
+        assert!(error(&api().retention(secs(30))).contains("shorter than the retention"));
+        assert!(error(&api().retention(secs(30 * 86400))).contains("lengthen .hold(..)"));
+        assert!(error(&api().max_run(secs(1))).contains("max_run (1s)"));
+        assert!(error(&api().body_limit(0)).contains("body_limit"));
+        assert!(error(&api().wait(Duration::MAX)).contains("wait"));
+    }
+}

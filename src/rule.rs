@@ -1,0 +1,304 @@
+//! Which requests are protected, and by which policy.
+
+use std::{borrow::Cow, collections::HashMap, error::Error, fmt, sync::Arc};
+
+use http::Method;
+
+use crate::policy::Policy;
+
+/// A name, a policy, and the requests it is for.
+///
+/// The name is part of every key: two rules never answer for each other, and renaming one forgets
+/// all it has stored.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    name: Arc<str>,
+    policy: Policy,
+    path: Option<String>,
+    methods: Option<Vec<Method>>,
+}
+
+impl Rule {
+    /// A rule for every path the layer sees, and for the methods of its policy: POST, and PATCH for
+    /// an API.
+    ///
+    /// # Panics
+    ///
+    /// When the name is empty, or the policy cannot work ([`Policy::check`]).
+    #[track_caller]
+    pub fn new(name: impl Into<Cow<'static, str>>, policy: Policy) -> Self {
+        match Self::try_new(name, policy) {
+            Ok(rule) => rule,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same without a panic, for rules from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// When the name is empty, or the policy cannot work.
+    pub fn try_new(name: impl Into<Cow<'static, str>>, policy: Policy) -> Result<Self, RuleError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(RuleError::new(
+                "a rule has an empty name; its name is part of every key, so give it one that stays",
+            ));
+        }
+        policy.check().map_err(|error| RuleError::new(format!("rule {name:?}: {error}")))?;
+        Ok(Self { name: name.into(), policy, path: None, methods: None })
+    }
+
+    /// Only for paths of this pattern, in axum 0.8's syntax: `/orders/{id}/fulfil`, `/files/{*rest}`.
+    ///
+    /// It is held against the raw path as the layer's place sees it: around a nested router
+    /// without the prefix. `/orders/7/fulfil/` is not `/orders/{id}/fulfil`. Where several patterns
+    /// match, the more specific counts, as in axum.
+    #[must_use]
+    pub fn path(mut self, pattern: &str) -> Self {
+        self.path = Some(pattern.to_owned());
+        self
+    }
+
+    /// Only, and all, these methods, in place of the policy's.
+    #[must_use]
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.methods = Some(methods.into_iter().collect());
+        self
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    fn all_methods(&self) -> &[Method] {
+        self.methods.as_deref().unwrap_or_else(|| self.policy.methods())
+    }
+
+    fn takes(&self, method: &Method) -> bool {
+        self.all_methods().contains(method)
+    }
+}
+
+/// The rules of a layer. A request that none of them is for passes untouched.
+///
+/// # Example: which rule is a request's?
+///
+/// ```
+/// use http::Method;
+/// use tower_idempotency::{Policy, Rule, Rules, Scope, json};
+///
+/// let rules = Rules::new()
+///     .add(Rule::new("fulfil", Policy::webhook(json("/notifyId"))).path("/fulfil/{order}"))
+///     .add(Rule::new("pay", Policy::api(Scope::everyone())).path("/payments"));
+///
+/// assert_eq!(rules.find(&Method::POST, "/fulfil/7").unwrap().name(), "fulfil");
+/// assert!(rules.find(&Method::POST, "/fulfil/7/").is_none());
+/// assert!(rules.find(&Method::GET, "/payments").is_none());
+/// ```
+#[derive(Clone, Default)]
+pub struct Rules {
+    rules: Vec<Arc<Rule>>,
+    /// From a pattern to the rules with it, by their places in `rules`.
+    patterns: HashMap<String, usize>,
+    by_pattern: Vec<Vec<usize>>,
+    router: matchit::Router<usize>,
+    /// Rules without a pattern.
+    anywhere: Vec<usize>,
+}
+
+impl Rules {
+    /// No rules.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These rules and one more.
+    ///
+    /// # Panics
+    ///
+    /// Where [`Rules::try_add`] has an error.
+    #[must_use]
+    #[track_caller]
+    pub fn add(mut self, rule: Rule) -> Self {
+        match self.try_add(rule) {
+            Ok(()) => self,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Adds a rule.
+    ///
+    /// # Errors
+    ///
+    /// When its pattern is none; when its name is another's; when another rule is for the same
+    /// requests.
+    pub fn try_add(&mut self, rule: Rule) -> Result<(), RuleError> {
+        if self.rules.iter().any(|other| other.name == rule.name) {
+            return Err(RuleError::new(format!(
+                "two rules are called {:?}; they would answer for each other, so name them apart",
+                rule.name
+            )));
+        }
+        let place = self.rules.len();
+        match &rule.path {
+            None => {
+                self.refuse_twins(&rule, &self.anywhere, "every path")?;
+                self.anywhere.push(place);
+            }
+            Some(pattern) => {
+                let group = self.group_of(&rule, pattern)?;
+                self.refuse_twins(&rule, &self.by_pattern[group], pattern)?;
+                self.by_pattern[group].push(place);
+            }
+        }
+        self.rules.push(Arc::new(rule));
+        Ok(())
+    }
+
+    /// The rule for a request with this method and raw path, if there is one.
+    pub fn find(&self, method: &Method, path: &str) -> Option<&Rule> {
+        self.matching(method, path).map(|rule| &**rule)
+    }
+
+    pub(crate) fn matching(&self, method: &Method, path: &str) -> Option<&Arc<Rule>> {
+        let by_pattern = match self.router.at(path) {
+            Ok(found) => self.by_pattern[*found.value].as_slice(),
+            Err(_) => &[],
+        };
+        // A pattern is more specific than none.
+        by_pattern
+            .iter()
+            .chain(&self.anywhere)
+            .map(|place| &self.rules[*place])
+            .find(|rule| rule.takes(method))
+    }
+
+    fn group_of(&mut self, rule: &Rule, pattern: &str) -> Result<usize, RuleError> {
+        if let Some(group) = self.patterns.get(pattern) {
+            return Ok(*group);
+        }
+        if !pattern.starts_with('/') {
+            return Err(RuleError::new(format!(
+                "rule {:?}: the path {pattern:?} must start with a slash",
+                rule.name
+            )));
+        }
+        let group = self.by_pattern.len();
+        self.router.insert(pattern, group).map_err(|error| {
+            RuleError::new(format!(
+                "rule {:?}: the path {pattern:?} cannot be used: {error}; write it as axum 0.8 \
+                 does (`/orders/{{id}}`), and the same way in every rule",
+                rule.name
+            ))
+        })?;
+        self.patterns.insert(pattern.to_owned(), group);
+        self.by_pattern.push(Vec::new());
+        Ok(group)
+    }
+
+    fn refuse_twins(&self, rule: &Rule, others: &[usize], what: &str) -> Result<(), RuleError> {
+        for other in others {
+            let other = &self.rules[*other];
+            if let Some(method) = rule.all_methods().iter().find(|method| other.takes(method)) {
+                return Err(RuleError::new(format!(
+                    "rules {:?} and {:?} are both for {method} {what}; give one of them another \
+                     path or other methods",
+                    other.name, rule.name
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Rule> for Rules {
+    /// One rule alone.
+    ///
+    /// # Panics
+    ///
+    /// When its path is no pattern.
+    #[track_caller]
+    fn from(rule: Rule) -> Self {
+        Self::new().add(rule)
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.rules).finish()
+    }
+}
+
+/// Rules that cannot work. The message says what is wrong and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    message: String,
+}
+
+impl RuleError {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for RuleError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Scope, json};
+
+    fn webhook(name: &'static str) -> Rule {
+        Rule::new(name, Policy::webhook(json("/id")))
+    }
+
+    fn error(rules: Rules, rule: Rule) -> String {
+        let mut rules = rules;
+        rules.try_add(rule).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_more_specific_pattern_counts_and_a_pattern_counts_over_none() {
+        let rules = Rules::new()
+            .add(webhook("any"))
+            .add(webhook("one").path("/orders/{id}"))
+            .add(webhook("new").path("/orders/new"))
+            .add(webhook("put").path("/orders/{id}").methods([Method::PUT]));
+        let name = |method, path| rules.find(&method, path).map(Rule::name);
+        assert_eq!(name(Method::POST, "/orders/7"), Some("one"));
+        assert_eq!(name(Method::POST, "/orders/new"), Some("new"));
+        assert_eq!(name(Method::PUT, "/orders/7"), Some("put"));
+        assert_eq!(name(Method::POST, "/else"), Some("any"));
+        assert_eq!(name(Method::GET, "/orders/7"), None);
+    }
+
+    #[test]
+    fn rules_for_the_same_requests_are_an_error() {
+        let rules = || Rules::new().add(webhook("a").path("/x/{id}"));
+        assert!(error(rules(), webhook("a")).contains("two rules are called \"a\""));
+        assert!(error(rules(), webhook("b").path("/x/{id}")).contains("both for POST /x/{id}"));
+        assert!(error(rules(), webhook("b").path("/x/{other}")).contains("cannot be used"));
+        assert!(error(rules(), webhook("b").path("x")).contains("must start with a slash"));
+        assert!(error(Rules::new().add(webhook("a")), webhook("b")).contains("every path"));
+    }
+
+    #[test]
+    #[should_panic(expected = "rule \"pay\": lease is 0ns")]
+    fn a_policy_that_cannot_work_panics_where_the_rule_is_made() {
+        let policy = Policy::api(Scope::everyone()).lease(std::time::Duration::ZERO);
+        let _ = Rule::new("pay", policy);
+    }
+}

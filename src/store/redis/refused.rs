@@ -1,0 +1,147 @@
+//! What errors of the client and of the server mean, and what to do about them.
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use crate::store::{StoreError, StoreErrorKind};
+
+/// The codes with which a server refuses, and what to do about each.
+const REFUSALS: [(&str, &str); 17] = [
+    ("READONLY", "this node is a replica: the URL must lead to the primary"),
+    ("OOM", "it is at its maxmemory: give it room, and never evict (maxmemory-policy noeviction)"),
+    ("NOREPLICAS", "too few replicas are in reach for min-replicas-to-write: look after them"),
+    ("MISCONF", "it cannot persist and therefore takes no writes: look at its disk and its log"),
+    ("LOADING", "it is loading its data: it will be there shortly"),
+    ("BUSY", "a script or a function has been running for too long on it: end that one"),
+    ("MASTERDOWN", "this node is a replica that has lost its primary"),
+    (
+        "NOPERM",
+        "its user needs +eval +evalsha +getrange +set +time +pttl, +scan to list, ~prefix:*",
+    ),
+    ("NOAUTH", "it demands a password: put it into the URL"),
+    ("WRONGPASS", "it does not take the name or the password of the URL"),
+    ("MOVED", "it is a node of a cluster, and this store talks to one server"),
+    ("ASK", "it is a node of a cluster, and this store talks to one server"),
+    ("CROSSSLOT", "it is a node of a cluster, and this store talks to one server"),
+    ("CLUSTERDOWN", "its cluster is down"),
+    ("TRYAGAIN", "its cluster is moving slots"),
+    ("NOPROTO", "it does not speak the protocol that the URL asks for"),
+    ("UNKILLABLE", "a script that has written is running on it"),
+];
+
+/// The server does not know the script of an `EVALSHA`.
+pub(super) fn is_no_script(error: &ServerError) -> bool {
+    error.code() == "NOSCRIPT"
+}
+
+/// This node takes no writes any more: a new connection may lead to the one that does.
+pub(super) fn is_read_only(error: &ServerError) -> bool {
+    code_of(error) == "READONLY"
+}
+
+/// The server answered `what` with an error.
+pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
+    let code = code_of(error);
+    let advice = REFUSALS.iter().find(|(known, _)| *known == code);
+    let message = match advice {
+        Some((code, advice)) => format!("Redis refused {what} with {code}: {advice}"),
+        None => format!("Redis refused {what} with {code}: {}", detail_of(error)),
+    };
+    StoreError::new(StoreErrorKind::Refused, message)
+}
+
+/// The client could not get an answer from `address`.
+pub(super) fn by_client(address: &str, error: &RedisError) -> StoreError {
+    let kind = match error.kind() {
+        _ if error.is_timeout() => StoreErrorKind::Timeout,
+        ErrorKind::Io => StoreErrorKind::Unreachable,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreErrorKind::Garbled,
+        _ => StoreErrorKind::Refused,
+    };
+    StoreError::new(kind, format!("no answer from Redis at {address}: {}", shown(error)))
+}
+
+/// The client's error without anything that may be a secret. A server's own words are looked up;
+/// those of the operating system are safe.
+fn shown(error: &RedisError) -> String {
+    if let Some(io) =
+        std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>())
+    {
+        return io.to_string();
+    }
+    let code = match error.kind() {
+        // The client drops the server's own word for it.
+        ErrorKind::AuthenticationFailed => "WRONGPASS",
+        _ => error.code().unwrap_or_else(|| error.category()),
+    };
+    let detail = error.detail().map(without_arguments).unwrap_or_default();
+    let known = REFUSALS.iter().find(|(known, _)| *known == code || detail.contains(known));
+    match known {
+        Some((known, advice)) => format!("{known}: {advice}"),
+        None if detail.is_empty() => code.to_owned(),
+        None => format!("{code}: {detail}"),
+    }
+}
+
+/// The code of an error. Redis 6.2 hides that of a command inside a script in the text: `ERR Error
+/// running script (call to f_..): @user_script:38: -OOM command not allowed ..`.
+fn code_of(error: &ServerError) -> &str {
+    let code = error.code();
+    if code != "ERR" {
+        return code;
+    }
+    let text = error.details().unwrap_or_default();
+    let inner = text.match_indices('-').find_map(|(at, _)| {
+        let rest = &text[at + 1..];
+        REFUSALS.iter().find(|(known, _)| {
+            rest.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        })
+    });
+    inner.map_or(code, |(known, _)| known)
+}
+
+fn detail_of(error: &ServerError) -> &str {
+    without_arguments(error.details().unwrap_or("it says nothing more"))
+}
+
+/// A server that does not know a command repeats the arguments it was given, and claim tokens are
+/// among ours.
+fn without_arguments(detail: &str) -> &str {
+    detail.split(", with args beginning with").next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server_error(code: &str, detail: &str) -> ServerError {
+        let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+        error.into_server_errors().unwrap()[0].1.clone()
+    }
+
+    #[test]
+    fn a_code_that_redis_6_2_hides_in_the_text_is_found() {
+        let text = "Error running script (call to f_00): @user_script:44: @user_script: 44: -OOM \
+                    command not allowed when used memory > 'maxmemory'.";
+        let error = by_server("claim", &server_error("ERR", text));
+        assert!(error.is_refused());
+        assert!(error.to_string().contains("OOM"), "{error}");
+        assert!(error.to_string().contains("noeviction"), "{error}");
+        let other = by_server("claim", &server_error("ERR", "no-OOMpah -READONLYish"));
+        assert!(other.to_string().contains("with ERR"), "{other}");
+    }
+
+    #[test]
+    fn the_arguments_of_an_unknown_command_are_not_repeated() {
+        let text = "unknown command 'EVALSHA', with args beginning with: 'sha' 'TOKEN'";
+        let error = by_server("claim", &server_error("ERR", text));
+        assert!(error.to_string().contains("unknown command 'EVALSHA'"), "{error}");
+        assert!(!error.to_string().contains("TOKEN"), "{error}");
+    }
+
+    #[test]
+    fn a_demoted_node_is_known_by_its_code_in_both_forms() {
+        assert!(is_read_only(&server_error("READONLY", "You can't write")));
+        assert!(is_read_only(&server_error("ERR", "Error running script: -READONLY You can't")));
+        assert!(!is_read_only(&server_error("ERR", "READONLY")));
+    }
+}

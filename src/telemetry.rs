@@ -1,0 +1,208 @@
+//! What an operator sees: one span a protected request, and an event for whatever needs a person.
+//!
+//! Every event here is listed in `docs/operations.md` with what it means and what to do.
+
+use std::time::Duration;
+
+use tracing::{Span, debug, error, field::Empty, info_span, warn};
+
+use crate::{
+    operation::Subject,
+    record::{Grant, RecordKey, Unreadable},
+    store::{AbandonedRecord, StoreError, Written},
+};
+
+/// The span of one protected request.
+pub(crate) fn request_span(rule: &str) -> Span {
+    info_span!("idempotency", rule, key = Empty, handled = Empty, attempt = Empty)
+}
+
+pub(crate) fn record_key(span: &Span, key: &RecordKey) {
+    if !span.is_disabled() {
+        span.record("key", key.digest());
+    }
+}
+
+pub(crate) fn record_attempt(span: &Span, attempt: u32) {
+    span.record("attempt", attempt);
+}
+
+/// `how` is `executed`, `replayed`, `passed`, or the name of a refusal.
+pub(crate) fn record_handled(span: &Span, how: &'static str) {
+    span.record("handled", how);
+}
+
+/// A request met an operation that was started and gave no sign of life.
+pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        label = %String::from_utf8_lossy(&record.label),
+        attempt = record.attempt,
+        fence = record.mark.fence.get(),
+        granted_ago_s = record.granted.as_secs(),
+        lapsed_ago_s = record.lapsed.map(|lapsed| lapsed.as_secs()),
+        "abandoned: an execution was started and its outcome is unknown; deliveries are refused \
+         until it is settled: find out whether it happened, then settle it as done or not done"
+    );
+}
+
+/// The end of an execution is not known.
+pub(crate) fn outcome_uncertain(subject: &Subject, attempt: u32, why: &str) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        attempt,
+        why,
+        "outcome uncertain: the execution ended in a way that does not tell whether it happened; \
+         its key is abandoned: find out whether it happened, then settle it"
+    );
+}
+
+/// An execution is not the owner of its record any more.
+pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
+    let state = match found {
+        Written::Lost(state) => Some(state),
+        _ => None,
+    };
+    error!(
+        key = grant.key.digest(),
+        attempt = grant.attempt,
+        fence = grant.fence.get(),
+        doing,
+        ?state,
+        "fenced off: another execution or a verdict has this operation now, so it may have been \
+         executed twice: compare both effects, and lengthen the lease if processes stall"
+    );
+}
+
+/// The answer could not be stored yet.
+pub(crate) fn not_stored(grant: &Grant, error: &StoreError) {
+    warn!(
+        key = grant.key.digest(),
+        attempt = grant.attempt,
+        %error,
+        "answer not stored yet: the operation was executed and its client has the answer; storing \
+         it is tried again until it succeeds, and its key stays claimed meanwhile: mend the store"
+    );
+}
+
+/// The answer will not be stored.
+pub(crate) fn never_stored(grant: &Grant, why: &'static str) {
+    error!(
+        key = grant.key.digest(),
+        attempt = grant.attempt,
+        why,
+        "answer never stored: the operation was executed, but its record does not say so; its key \
+         will be found abandoned: settle it as done"
+    );
+}
+
+/// An answer was stored after all.
+pub(crate) fn stored_late(grant: &Grant) {
+    debug!(key = grant.key.digest(), attempt = grant.attempt, "answer stored late");
+}
+
+/// Only that it was executed could be stored.
+pub(crate) fn body_not_stored(grant: &Grant, error: &StoreError) {
+    warn!(
+        key = grant.key.digest(),
+        %error,
+        "body not stored: the store has no room for the answer, so it only remembers that the \
+         operation was executed; later deliveries do not get the answer: give the store more room"
+    );
+}
+
+/// The store had lost a record that its owner wrote again.
+pub(crate) fn data_lost(key: &RecordKey, doing: &'static str) {
+    error!(
+        key = key.digest(),
+        doing,
+        "data lost: the store had forgotten a record that was acknowledged; it was written again, \
+         but others may be gone and may run twice: look for a failover, an eviction, a flush or a \
+         restart without persistence"
+    );
+}
+
+/// A handler runs longer than its policy allows.
+pub(crate) fn max_run_passed(grant: &Grant, max_run: Duration) {
+    error!(
+        key = grant.key.digest(),
+        label = %String::from_utf8_lossy(&grant.label),
+        attempt = grant.attempt,
+        max_run_s = max_run.as_secs(),
+        "longest run passed: the handler is still running, but its lease is renewed no more and \
+         its key will be abandoned: find out why it hangs, or raise Policy::max_run"
+    );
+}
+
+/// Renewing a lease failed.
+pub(crate) fn not_renewed(grant: &Grant, error: &StoreError) {
+    debug!(key = grant.key.digest(), attempt = grant.attempt, %error, "lease not renewed");
+}
+
+/// A lease ran out before it could be renewed.
+pub(crate) fn lease_lapsed(grant: &Grant) {
+    warn!(
+        key = grant.key.digest(),
+        attempt = grant.attempt,
+        "lease lapsed: the store could not be asked to renew it for a whole lease while the handler \
+         runs; deliveries find its key abandoned until it is renewed or stored: mend the store"
+    );
+}
+
+/// A request runs without a grant, as its policy wants it.
+pub(crate) fn run_unprotected(subject: &Subject, error: &str) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        error,
+        "run unprotected: the store cannot be asked, and Policy::run_unprotected lets the request \
+         run without a grant; it may run twice: mend the store"
+    );
+}
+
+/// The store could not be asked.
+pub(crate) fn store_unavailable(subject: &Subject, error: &str) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        error,
+        "store unavailable: the request was refused with 503 and nothing was run: mend the store"
+    );
+}
+
+/// What is stored cannot be read.
+pub(crate) fn record_unreadable(key: &RecordKey, why: &str) {
+    error!(
+        key = key.digest(),
+        why,
+        "record unreadable: what is stored for a key is no record of this version, or another \
+         key's; it is left as it is and requests for it are refused: look what writes to this store"
+    );
+}
+
+impl Unreadable {
+    pub(crate) fn report(self, key: &RecordKey) {
+        record_unreadable(key, &self.to_string());
+    }
+}
+
+/// There is no room for more late releases.
+pub(crate) fn late_release_dropped(total: u64) {
+    warn!(
+        total,
+        "late release dropped: more than 100,000 claims wait to be called off, so the oldest was \
+         forgotten; its key may be found abandoned though nothing ran: mend the store"
+    );
+}
+
+/// A late release or completion was given up.
+pub(crate) fn late_given_up(key: &RecordKey, what: &'static str) {
+    error!(
+        key = key.digest(),
+        what,
+        "late write given up: it could not be brought to the store for as long as the record is \
+         held: its key may be found abandoned: settle it"
+    );
+}

@@ -1,0 +1,211 @@
+//! A real Redis for one test.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use redis::{Value, aio::MultiplexedConnection};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+
+use crate::{Directory, Signal, send_signal};
+
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// A server of its own, on a free port of 127.0.0.1, with a directory of its own. Killed and removed
+/// when it is dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    child: Option<Child>,
+    port: u16,
+    directory: Directory,
+    arguments: Vec<String>,
+}
+
+/// A server that is about to be started.
+#[derive(Debug)]
+pub struct Builder {
+    port: Option<u16>,
+    arguments: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts one that keeps nothing on disk, and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// When there is no `redis-server`, or it does not answer.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// One with other settings.
+    pub fn builder() -> Builder {
+        let fixed = ["--save", "", "--bind", "127.0.0.1", "--daemonize", "no", "--logfile", ""];
+        Builder { port: None, arguments: fixed.map(str::to_owned).to_vec() }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// Kills it on the spot (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills it if it runs, starts it again on the same port in the same directory, and waits until
+    /// it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.run().await;
+    }
+
+    /// Stops it (SIGSTOP): its connections stay, and nobody answers.
+    pub fn stop_signal(&mut self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn cont_signal(&mut self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        let child = self.child.as_mut().expect("a server that was killed takes no signals");
+        send_signal(child, signal);
+    }
+
+    /// A connection of the client's own, for what the test itself wants to know or do.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.url()).expect("its own URL is one");
+        client.get_multiplexed_async_connection().await.expect("a server that runs can be reached")
+    }
+
+    /// Runs one command. An error of the server is a value too.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub async fn command(&self, words: &[&str]) -> Value {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        let answer = self.connection().await.send_packed_command(&command).await;
+        answer.unwrap_or_else(|error| panic!("no answer to {words:?}: {error}"))
+    }
+
+    async fn run(&mut self) {
+        let child = Command::new("redis-server")
+            .args(["--port", &self.port.to_string()])
+            .arg("--dir")
+            .arg(self.directory.path())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        self.child = Some(child.unwrap_or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => panic!(
+                "there is no redis-server on PATH, and these tests need a real one: \
+                 apt-get install redis-server"
+            ),
+            _ => panic!("cannot start redis-server: {error}"),
+        }));
+        let started = Instant::now();
+        while !pings(self.address()).await {
+            let child = self.child.as_mut().expect("set a few lines above");
+            if let Ok(Some(status)) = child.try_wait() {
+                panic!("redis-server ended with {status} while it was starting");
+            }
+            assert!(started.elapsed() < READY_WITHIN, "no PONG within {READY_WITHIN:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Builder {
+    /// Keeps every write on disk before it is acknowledged.
+    #[must_use]
+    pub fn append_only(self) -> Self {
+        self.argument("--appendonly", "yes").argument("--appendfsync", "always")
+    }
+
+    /// With this setting, such as `--requirepass`.
+    #[must_use]
+    pub fn argument(mut self, name: &str, value: &str) -> Self {
+        self.arguments.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// On this port, in place of a free one.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// When there is no `redis-server`, or it does not answer.
+    pub async fn start(self) -> RedisServer {
+        let port = match self.port {
+            Some(port) => port,
+            None => free_port().await,
+        };
+        let arguments = self.arguments;
+        let mut server = RedisServer { child: None, port, directory: Directory::new(), arguments };
+        server.run().await;
+        server
+    }
+}
+
+/// A port that was free a moment ago.
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.expect("127.0.0.1 has a free port").port()
+}
+
+/// Whether it answers, be it that it wants a password first.
+async fn pings(address: SocketAddr) -> bool {
+    let ping = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"PING\r\n").await?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer).await?;
+        io::Result::Ok(&answer == b"+PONG\r\n" || answer.starts_with(b"-NOAUTH"))
+    };
+    matches!(timeout(Duration::from_secs(1), ping).await, Ok(Ok(true)))
+}
