@@ -56,7 +56,7 @@ fn text(bytes: &[u8]) -> String {
 /// An example that serves; killed when this is dropped.
 struct Served {
     process: Process,
-    address: SocketAddr,
+    client: Client,
 }
 
 impl Served {
@@ -64,11 +64,26 @@ impl Served {
         let process = Process::start(binary(name), arguments);
         let line = process.wait_for_line("listening on ");
         let address = line.strip_prefix("listening on http://").expect(&line).parse().unwrap();
-        Self { process, address }
+        Self { process, client: Client(address) }
     }
 
-    async fn send(&self, request: Builder, body: String) -> (StatusCode, HeaderMap, String) {
-        let stream = TokioIo::new(TcpStream::connect(self.address).await.unwrap());
+    /// Sends it this signal: it must say that nothing was left undone, and end well.
+    fn stop(mut self, signal: Signal) {
+        self.process.signal(signal);
+        assert_eq!(self.process.wait_for_line("stopped"), "stopped; 0 running, 0 unsent");
+        assert!(self.process.wait());
+    }
+}
+
+type Answer = (StatusCode, HeaderMap, String);
+
+/// Sends each request on a connection of its own.
+#[derive(Clone, Copy)]
+struct Client(SocketAddr);
+
+impl Client {
+    async fn send(self, request: Builder, body: String) -> Answer {
+        let stream = TokioIo::new(TcpStream::connect(self.0).await.unwrap());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection);
         let request = request.header("Host", "localhost").body(body).unwrap();
@@ -77,22 +92,15 @@ impl Served {
     }
 
     /// Posts with this key, or without one.
-    async fn post(&self, path: &str, key: &str, body: &str) -> (StatusCode, HeaderMap, String) {
+    async fn post(self, path: &str, key: &str, body: &str) -> Answer {
         let request = Request::post(path);
         let request = if key.is_empty() { request } else { request.header("Idempotency-Key", key) };
         self.send(request, body.to_owned()).await
     }
 
-    async fn notify(&self, notification: &Notification) -> (StatusCode, HeaderMap, String) {
+    async fn notify(self, notification: &Notification) -> Answer {
         let request = Request::post("/fulfill/callback").header("Content-Type", "application/json");
         self.send(request, serde_json::to_string(notification).unwrap()).await
-    }
-
-    /// Sends it this signal: it must say that nothing was left undone, and end well.
-    fn stop(mut self, signal: Signal) {
-        self.process.signal(signal);
-        assert_eq!(self.process.wait_for_line("stopped"), "stopped; 0 running, 0 unsent");
-        assert!(self.process.wait());
     }
 }
 
@@ -158,11 +166,11 @@ async fn a_served_shop_charges_a_notification_once_and_stops_on_ctrl_c() {
     let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
     let notification = Notification::fresh(960);
     for replayed in [false, true, true] {
-        let (status, headers, answer) = shop.notify(&notification).await;
+        let (status, headers, answer) = shop.client.notify(&notification).await;
         assert_eq!((status, answer.as_str()), (StatusCode::OK, "success"));
         assert_eq!(is_replay(&headers), replayed);
     }
-    let (_, _, charges) = shop.send(Request::get("/charges"), String::new()).await;
+    let (_, _, charges) = shop.client.send(Request::get("/charges"), String::new()).await;
     let charges: serde_json::Value = serde_json::from_str(&charges).unwrap();
     let charge = serde_json::json!({
         "orderId": notification.order_id,
@@ -174,13 +182,31 @@ async fn a_served_shop_charges_a_notification_once_and_stops_on_ctrl_c() {
 }
 
 #[tokio::test]
+async fn a_shop_that_is_told_to_stop_first_answers_what_it_has_begun() {
+    let mut shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    let notification = Notification::fresh(960);
+    let mut one = Box::pin(shop.client.notify(&notification));
+    let mut other = Box::pin(shop.client.notify(&notification));
+    // The one that is refused comes back first, and shows that the other is being charged.
+    let (refused, charged) = tokio::select! {
+        refused = &mut one => (refused, other),
+        refused = &mut other => (refused, one),
+    };
+    assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+    shop.process.signal(Signal::SIGTERM);
+    let (status, _, answer) = charged.await;
+    assert_eq!((status, answer.as_str()), (StatusCode::OK, "success"));
+    shop.stop(Signal::SIGTERM);
+}
+
+#[tokio::test]
 async fn a_served_shop_refuses_what_the_gateway_has_not_signed_and_remembers_nothing_of_it() {
     let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
     let notification = Notification::fresh(960);
     assert!(notification.is_signed());
     let forged = Notification { amount: 1, ..notification.clone() };
     for (sent, expected) in [(&forged, StatusCode::UNAUTHORIZED), (&notification, StatusCode::OK)] {
-        let (status, headers, _) = shop.notify(sent).await;
+        let (status, headers, _) = shop.client.notify(sent).await;
         assert_eq!(status, expected);
         assert!(!is_replay(&headers));
     }
@@ -211,17 +237,17 @@ async fn wrong_arguments_are_answered_with_what_is_right() {
 #[tokio::test]
 async fn the_axum_app_takes_an_order_once_and_stops_on_sigterm() {
     let app = Served::start("axum_app", &["127.0.0.1:0"]);
-    let (status, headers, first) = app.post("/orders", "\"order-1\"", "2 pizzas").await;
+    let (status, headers, first) = app.client.post("/orders", "\"order-1\"", "2 pizzas").await;
     assert_eq!((status, first.as_str()), (StatusCode::CREATED, "order 1: 2 pizzas\n"));
     assert!(!is_replay(&headers));
-    let (status, headers, again) = app.post("/orders", "order-1", "2 pizzas").await;
+    let (status, headers, again) = app.client.post("/orders", "order-1", "2 pizzas").await;
     assert_eq!((status, again.as_str()), (StatusCode::CREATED, "order 1: 2 pizzas\n"));
     assert!(is_replay(&headers));
-    let (status, _, _) = app.post("/orders", "\"order-1\"", "3 pizzas").await;
+    let (status, _, _) = app.client.post("/orders", "\"order-1\"", "3 pizzas").await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let (status, _, _) = app.post("/orders", "", "2 pizzas").await;
+    let (status, _, _) = app.client.post("/orders", "", "2 pizzas").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    let (_, _, next) = app.post("/orders", "\"order-2\"", "2 pizzas").await;
+    let (_, _, next) = app.client.post("/orders", "\"order-2\"", "2 pizzas").await;
     assert_eq!(next, "order 2: 2 pizzas\n");
     app.stop(Signal::SIGTERM);
 }
@@ -234,7 +260,7 @@ async fn the_hyper_service_sells_a_ticket_once_and_stops_on_ctrl_c() {
         ("\"a\"", "ticket 1\n", true),
         ("\"b\"", "ticket 2\n", false),
     ] {
-        let (status, headers, body) = service.post("/", key, "seat 12").await;
+        let (status, headers, body) = service.client.post("/", key, "seat 12").await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, ticket));
         assert_eq!(is_replay(&headers), replayed);
     }
