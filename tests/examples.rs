@@ -1,0 +1,268 @@
+//! The examples as a newcomer runs them: as processes, judged by what they print and answer.
+#![cfg(unix)]
+
+#[path = "../examples/fulfillment/notification.rs"]
+mod notification;
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Output, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use http::{HeaderMap, Request, StatusCode, request::Builder};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use notification::Notification;
+use tokio::{net::TcpStream, process::Command, time::timeout};
+use tower_idempotency_test_support::{Process, RedisServer, Signal};
+
+/// What the example promises, and some more for a machine that is busy.
+const STORY_AT_MOST: Duration = Duration::from_secs(25);
+
+/// The binary of an example. `cargo test --test examples` does not build them, and a stale one
+/// would tell of another version, so that they are built here.
+fn binary(name: &str) -> PathBuf {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        // target/<profile>/deps/examples-<hash>
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--examples", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the examples do not build");
+        profile.join("examples")
+    });
+    directory.join(name)
+}
+
+/// Runs an example to its end.
+async fn run(name: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary(name));
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    timeout(STORY_AT_MOST, command.output()).await.expect("it ends by itself").unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// An example that serves; killed when this is dropped.
+struct Served {
+    process: Process,
+    client: Client,
+}
+
+impl Served {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let process = Process::start(binary(name), arguments);
+        let line = process.wait_for_line("listening on ");
+        let address = line.strip_prefix("listening on http://").expect(&line).parse().unwrap();
+        Self { process, client: Client(address) }
+    }
+
+    /// Sends it this signal: it must say that nothing was left undone, and end well.
+    fn stop(mut self, signal: Signal) {
+        self.process.signal(signal);
+        assert_eq!(self.process.wait_for_line("stopped"), "stopped; 0 running, 0 unsent");
+        assert!(self.process.wait());
+    }
+}
+
+type Answer = (StatusCode, HeaderMap, String);
+
+/// Sends each request on a connection of its own.
+#[derive(Clone, Copy)]
+struct Client(SocketAddr);
+
+impl Client {
+    async fn send(self, request: Builder, body: String) -> Answer {
+        let stream = TokioIo::new(TcpStream::connect(self.0).await.unwrap());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = request.header("Host", "localhost").body(body).unwrap();
+        let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+        (head.status, head.headers, text(&body.collect().await.unwrap().to_bytes()))
+    }
+
+    /// Posts with this key, or without one.
+    async fn post(self, path: &str, key: &str, body: &str) -> Answer {
+        let request = Request::post(path);
+        let request = if key.is_empty() { request } else { request.header("Idempotency-Key", key) };
+        self.send(request, body.to_owned()).await
+    }
+
+    async fn notify(self, notification: &Notification) -> Answer {
+        let request = Request::post("/fulfill/callback").header("Content-Type", "application/json");
+        self.send(request, serde_json::to_string(notification).unwrap()).await
+    }
+}
+
+fn is_replay(headers: &HeaderMap) -> bool {
+    headers.get("idempotent-replayed").is_some_and(|value| value == "true")
+}
+
+/// The rows of the story's table: layer, requests, charges, yuan, answers.
+fn rows(output: &str) -> Vec<(String, usize, usize, usize, String)> {
+    let mut rows = Vec::new();
+    for line in output.lines() {
+        let cells: Vec<_> = line.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
+        if let [layer @ ("with" | "without"), _, requests, charges, yuan, answers] = cells[..] {
+            let number = |cell: &str| cell.parse().unwrap();
+            let figures = (number(requests), number(charges), number(yuan));
+            rows.push((layer.to_owned(), figures.0, figures.1, figures.2, answers.to_owned()));
+        }
+    }
+    rows
+}
+
+fn assert_story(output: &Output) {
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
+    let rows = rows(&said);
+    assert_eq!(rows.len(), 4, "{said}");
+    for (layer, requests, charges, yuan, answers) in &rows {
+        assert!(answers.starts_with("5 x success"), "{said}");
+        if layer == "without" {
+            assert_eq!((*requests, *charges, *yuan), (5, 5, 4800), "{said}");
+        } else {
+            assert_eq!((*charges, *yuan), (1, 960), "{said}");
+        }
+    }
+    // All at once, with the layer: some came while the first was being charged.
+    assert!(rows[3].1 > 5 && rows[3].4.contains(" x 503"), "{said}");
+    assert_eq!(rows[2].1, 5, "{said}");
+}
+
+#[tokio::test]
+async fn the_incident_costs_4800_yuan_without_the_layer_and_960_with_it() {
+    assert_story(&run("fulfillment", &[]).await);
+}
+
+#[tokio::test]
+async fn two_servers_that_share_redis_charge_once_and_a_second_run_tells_the_same() {
+    let redis = RedisServer::start().await;
+    for _ in 0..2 {
+        assert_story(&run("fulfillment", &["--redis", &redis.url()]).await);
+    }
+}
+
+#[tokio::test]
+async fn a_story_that_cannot_be_told_ends_with_a_reason() {
+    // Nobody listens on port 1.
+    let output = run("fulfillment", &["--redis", "redis://127.0.0.1:1"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("127.0.0.1:1"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_served_shop_charges_a_notification_once_and_stops_on_ctrl_c() {
+    let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    let notification = Notification::fresh(960);
+    for replayed in [false, true, true] {
+        let (status, headers, answer) = shop.client.notify(&notification).await;
+        assert_eq!((status, answer.as_str()), (StatusCode::OK, "success"));
+        assert_eq!(is_replay(&headers), replayed);
+    }
+    let (_, _, charges) = shop.client.send(Request::get("/charges"), String::new()).await;
+    let charges: serde_json::Value = serde_json::from_str(&charges).unwrap();
+    let charge = serde_json::json!({
+        "orderId": notification.order_id,
+        "notifyId": notification.notify_id,
+        "amount": 960,
+    });
+    assert_eq!(charges, serde_json::json!([charge]));
+    shop.stop(Signal::SIGINT);
+}
+
+#[tokio::test]
+async fn a_shop_that_is_told_to_stop_first_answers_what_it_has_begun() {
+    let mut shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    let notification = Notification::fresh(960);
+    let mut one = Box::pin(shop.client.notify(&notification));
+    let mut other = Box::pin(shop.client.notify(&notification));
+    // The one that is refused comes back first, and shows that the other is being charged.
+    let (refused, charged) = tokio::select! {
+        refused = &mut one => (refused, other),
+        refused = &mut other => (refused, one),
+    };
+    assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+    shop.process.signal(Signal::SIGTERM);
+    let (status, _, answer) = charged.await;
+    assert_eq!((status, answer.as_str()), (StatusCode::OK, "success"));
+    shop.stop(Signal::SIGTERM);
+}
+
+#[tokio::test]
+async fn a_served_shop_refuses_what_the_gateway_has_not_signed_and_remembers_nothing_of_it() {
+    let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    let notification = Notification::fresh(960);
+    assert!(notification.is_signed());
+    let forged = Notification { amount: 1, ..notification.clone() };
+    for (sent, expected) in [(&forged, StatusCode::UNAUTHORIZED), (&notification, StatusCode::OK)] {
+        let (status, headers, _) = shop.client.notify(sent).await;
+        assert_eq!(status, expected);
+        assert!(!is_replay(&headers));
+    }
+}
+
+#[tokio::test]
+async fn wrong_arguments_are_answered_with_what_is_right() {
+    let cases: [(&[&str], &str); 4] = [
+        (&["--rediss", "x"], "`--rediss` is no argument of this example"),
+        (&["--redis"], "--redis needs a value"),
+        (&["--listen", "127.0.0.1:0"], "--listen belongs to `fulfillment serve`"),
+        (&["sevre"], "`sevre` is no argument of this example"),
+    ];
+    for (arguments, wrong) in cases {
+        let output = run("fulfillment", arguments).await;
+        assert_eq!(output.status.code(), Some(2));
+        let said = text(&output.stderr);
+        assert!(said.starts_with(wrong) && said.contains("Usage: fulfillment"), "{said}");
+    }
+    let output = run("fulfillment", &["--help"]).await;
+    assert!(output.status.success());
+    assert!(text(&output.stdout).starts_with("Usage: fulfillment"));
+    let output = run("fulfillment", &["serve", "--listen", "nowhere"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot listen on nowhere"), "{output:?}");
+}
+
+#[tokio::test]
+async fn the_axum_app_takes_an_order_once_and_stops_on_sigterm() {
+    let app = Served::start("axum_app", &["127.0.0.1:0"]);
+    let (status, headers, first) = app.client.post("/orders", "\"order-1\"", "2 pizzas").await;
+    assert_eq!((status, first.as_str()), (StatusCode::CREATED, "order 1: 2 pizzas\n"));
+    assert!(!is_replay(&headers));
+    let (status, headers, again) = app.client.post("/orders", "order-1", "2 pizzas").await;
+    assert_eq!((status, again.as_str()), (StatusCode::CREATED, "order 1: 2 pizzas\n"));
+    assert!(is_replay(&headers));
+    let (status, _, _) = app.client.post("/orders", "\"order-1\"", "3 pizzas").await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let (status, _, _) = app.client.post("/orders", "", "2 pizzas").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    let (_, _, next) = app.client.post("/orders", "\"order-2\"", "2 pizzas").await;
+    assert_eq!(next, "order 2: 2 pizzas\n");
+    app.stop(Signal::SIGTERM);
+}
+
+#[tokio::test]
+async fn the_hyper_service_sells_a_ticket_once_and_stops_on_ctrl_c() {
+    let service = Served::start("hyper_service", &["127.0.0.1:0"]);
+    for (key, ticket, replayed) in [
+        ("\"a\"", "ticket 1\n", false),
+        ("\"a\"", "ticket 1\n", true),
+        ("\"b\"", "ticket 2\n", false),
+    ] {
+        let (status, headers, body) = service.client.post("/", key, "seat 12").await;
+        assert_eq!((status, body.as_str()), (StatusCode::OK, ticket));
+        assert_eq!(is_replay(&headers), replayed);
+    }
+    service.stop(Signal::SIGINT);
+}
