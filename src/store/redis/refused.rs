@@ -68,7 +68,11 @@ fn shown(error: &RedisError) -> String {
     {
         return io.to_string();
     }
-    let code = error.code().unwrap_or_else(|| error.category());
+    let code = match error.kind() {
+        // The client drops the server's own word for it.
+        ErrorKind::AuthenticationFailed => "WRONGPASS",
+        _ => error.code().unwrap_or_else(|| error.category()),
+    };
     let detail = error.detail().map(without_arguments).unwrap_or_default();
     let known = REFUSALS.iter().find(|(known, _)| *known == code || detail.contains(known));
     match known {

@@ -54,6 +54,8 @@ struct Plan {
 pub struct Counts {
     /// Connections accepted and forwarded.
     pub connections: usize,
+    /// Those of them that are open.
+    pub open: usize,
     /// Pieces that came from clients.
     pub requests: usize,
     /// Pieces that came from the server.
@@ -102,9 +104,10 @@ impl Proxy {
         self.plan(|plan| *plan = Plan::default());
     }
 
-    /// Cuts all connections.
-    pub fn cut(&self) {
+    /// Cuts all connections, and waits until they are gone with what they held back.
+    pub async fn cut(&self) {
         self.faults.cuts.send_modify(|cuts| *cuts += 1);
+        self.wait_until(|counts| counts.open == 0).await;
     }
 
     /// Cuts new connections as soon as they are there.
@@ -167,8 +170,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.cut();
         self.listening.abort();
+        self.faults.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
 
@@ -209,8 +212,17 @@ async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) 
             cut(&client);
             continue;
         }
-        faults.counts.send_modify(|counts| counts.connections += 1);
-        tokio::spawn(forward(client, server, faults.clone()));
+        faults.counts.send_modify(|counts| {
+            counts.connections += 1;
+            counts.open += 1;
+        });
+        // Subscribed here, so that no cut can come before the connection knows of cuts.
+        let cuts = faults.cuts.subscribe();
+        let faults = faults.clone();
+        tokio::spawn(async move {
+            forward(client, server, &faults, cuts).await;
+            faults.counts.send_modify(|counts| counts.open -= 1);
+        });
     }
 }
 
@@ -220,16 +232,20 @@ fn cut(stream: &TcpStream) {
     let _ = stream.set_linger(Some(Duration::ZERO));
 }
 
-async fn forward(client: TcpStream, server: SocketAddr, faults: Arc<Faults>) {
-    let mut cuts = faults.cuts.subscribe();
+async fn forward(
+    client: TcpStream,
+    server: SocketAddr,
+    faults: &Faults,
+    mut cuts: watch::Receiver<u64>,
+) {
     let Ok(upstream) = TcpStream::connect(server).await else { return cut(&client) };
     let _ = (client.set_nodelay(true), upstream.set_nodelay(true));
     cut(&client);
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = upstream.into_split();
     tokio::select! {
-        () = requests(from_client, to_server, &faults) => {}
-        () = replies(from_server, to_client, &faults) => {}
+        () = requests(from_client, to_server, faults) => {}
+        () = replies(from_server, to_client, faults) => {}
         _ = cuts.changed() => {}
     }
 }
