@@ -1,5 +1,6 @@
 //! Records in this process's memory.
 
+mod record;
 mod records;
 #[cfg(feature = "test-util")]
 mod tamper;
@@ -15,8 +16,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::{
+    record::{Now, Write},
     records::{Entry, Limits, Records},
-    transitions::{Now, Write},
 };
 use super::{
     Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Store,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::transitions::{Now, Record, Write};
+use super::record::{Now, Record, Write};
 use crate::{
     record::RecordKey,
     store::{Listed, StoreError, StoreErrorKind},
