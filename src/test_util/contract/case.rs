@@ -274,7 +274,6 @@ impl<'a, S: Store> Case<'a, S> {
     }
 
     /// Panics unless the two are equal; `asked` says what they are.
-    #[expect(clippy::needless_pass_by_value, reason = "cases are read more easily so")]
     #[track_caller]
     pub(super) fn same<T: fmt::Debug + PartialEq>(&self, asked: &str, wanted: T, answer: T) {
         self.equal(Location::caller(), asked, wanted, answer);
