@@ -19,6 +19,8 @@ pub struct Abandoned {
     pub scope: String,
     /// The identity of the operation, as it was sent.
     pub key: String,
+    /// The id of the delivery that asks now, where the operation has a business key.
+    pub delivery_id: Option<String>,
     /// The record.
     pub record: RecordKey,
     /// Which attempt was abandoned.

@@ -20,16 +20,20 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+mod verify;
 
 #[cfg(feature = "axum")]
 pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
+pub use fingerprint::{Field, FieldValue};
 pub use future::ResponseFuture;
-pub use identity::{Header, IDENTITY_BYTES_AT_MOST, Identity, Input, Json, Source, header, json};
+pub use identity::{
+    Header, IDENTITY_BYTES_AT_MOST, Identity, Input, Json, Sent, Source, header, json, sent,
+};
 pub use layer::IdempotencyLayer;
 pub use ledger::{Abandoned, Resolution, Resolver};
 pub use operation::{Drained, Handled, Operation};
-pub use policy::{Policy, PolicyError, Scope};
+pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,
     RecordKey, State,
@@ -40,3 +44,4 @@ pub use service::Idempotency;
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store, StoreError};
+pub use verify::{Deciphered, Delivery, Verified, Verify};

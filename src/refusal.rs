@@ -47,6 +47,10 @@ pub enum RefusalKind {
     ShuttingDown,
     /// The request does not say in whose scope the identity is: a mistake of the server.
     ScopeMissing,
+    /// The request is not from whom it says it is.
+    NotVerified,
+    /// The operation is known by the id of its delivery, but may only run under its business key.
+    BusinessKeyMissing,
 }
 
 impl RefusalKind {
@@ -68,6 +72,8 @@ impl RefusalKind {
             Self::RecordUnreadable => "record-unreadable",
             Self::ShuttingDown => "shutting-down",
             Self::ScopeMissing => "scope-missing",
+            Self::NotVerified => "not-verified",
+            Self::BusinessKeyMissing => "business-key-missing",
         }
     }
 
@@ -88,14 +94,18 @@ impl RefusalKind {
             Self::RecordUnreadable => "What is stored for this idempotency key cannot be read",
             Self::ShuttingDown => "The server is shutting down",
             Self::ScopeMissing => "The server does not know whose idempotency key this is",
+            Self::NotVerified => "The request could not be verified",
+            Self::BusinessKeyMissing => "The request does not say which operation it is for",
         }
     }
 
     const fn status(self) -> StatusCode {
         match self {
-            Self::IdentityMissing | Self::IdentityMalformed | Self::BodyCutShort => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::IdentityMissing
+            | Self::IdentityMalformed
+            | Self::BodyCutShort
+            | Self::BusinessKeyMissing => StatusCode::BAD_REQUEST,
+            Self::NotVerified => StatusCode::UNAUTHORIZED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
@@ -117,7 +127,8 @@ impl RefusalKind {
             | Self::IdentityMalformed
             | Self::BodyCutShort
             | Self::Mismatch
-            | Self::TokenMissing => 3,
+            | Self::TokenMissing
+            | Self::BusinessKeyMissing => 3,
             // DEADLINE_EXCEEDED
             Self::BodyTooSlow => 4,
             // PERMISSION_DENIED
@@ -130,6 +141,8 @@ impl RefusalKind {
             Self::InProgress => 10,
             // INTERNAL
             Self::ScopeMissing => 13,
+            // UNAUTHENTICATED
+            Self::NotVerified => 16,
             // UNAVAILABLE
             Self::StoreUnavailable | Self::RecordUnreadable | Self::ShuttingDown => 14,
         }
@@ -145,17 +158,37 @@ pub struct Refusal {
     status: StatusCode,
     detail: Cow<'static, str>,
     retry_after: Option<Duration>,
+    answer: Option<Box<Answer>>,
 }
 
 impl Refusal {
     pub(crate) fn new(kind: RefusalKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, status: kind.status(), detail: detail.into(), retry_after: None }
+        Self { kind, status: kind.status(), detail: detail.into(), retry_after: None, answer: None }
     }
 
     /// The identity in the request cannot be one. `detail` says what is wrong with it and what
     /// would be right; the client reads it.
     pub fn identity_malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(RefusalKind::IdentityMalformed, detail)
+    }
+
+    /// The request is not from whom it says it is: 401. `detail` says what was wrong, as far as the
+    /// caller may know.
+    pub fn not_verified(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(RefusalKind::NotVerified, detail)
+    }
+
+    /// The same with an answer of its own, in place of the problem document.
+    #[must_use]
+    pub fn with_answer(mut self, answer: Answer) -> Self {
+        self.status = answer.status();
+        self.answer = Some(Box::new(answer));
+        self
+    }
+
+    /// The answer of its own, if it has one.
+    pub(crate) fn own_answer(&self) -> Option<&Answer> {
+        self.answer.as_deref()
     }
 
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {

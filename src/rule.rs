@@ -72,6 +72,11 @@ impl Rule {
         &self.name
     }
 
+    /// The path pattern, if it has one.
+    pub fn pattern(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

@@ -47,6 +47,17 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
     );
 }
 
+/// An identity came again with something else.
+pub(crate) fn mismatch(subject: &Subject, fields: Option<&[String]>) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        ?fields,
+        "mismatch: an identity came again with something else and was refused with 422: a client \
+         that reuses its keys, or somebody who changes what was sent"
+    );
+}
+
 /// The end of an execution is not known.
 pub(crate) fn outcome_uncertain(subject: &Subject, attempt: u32, why: &str) {
     warn!(

@@ -2,6 +2,7 @@
 
 mod header;
 mod json;
+mod sent;
 
 use std::{fmt, sync::Arc};
 
@@ -10,6 +11,7 @@ use http::request::Parts;
 
 pub use header::{Header, header};
 pub use json::{Json, json};
+pub use sent::{Sent, sent};
 
 use crate::refusal::Refusal;
 
@@ -39,18 +41,32 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// What a [`Source`] may read: the head of a request and its whole body.
-#[derive(Debug)]
+/// What a [`Source`] or a [`Field`](crate::Field) may read: the head of a request and its whole body.
+#[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     head: &'a Parts,
     body: &'a Bytes,
+    sent: &'a Bytes,
+    pattern: Option<&'a str>,
 }
 
 impl<'a> Input<'a> {
     /// This head and body. A source that does not read the body is asked with an empty one, before
     /// the body has come.
     pub fn new(head: &'a Parts, body: &'a Bytes) -> Self {
-        Self { head, body }
+        Self { head, body, sent: body, pattern: None }
+    }
+
+    /// The same where the body was deciphered: `sent` is the body as it came.
+    #[must_use]
+    pub fn deciphered_from(self, sent: &'a Bytes) -> Self {
+        Self { sent, ..self }
+    }
+
+    /// The same for a rule with this path pattern.
+    #[must_use]
+    pub fn matched_by(self, pattern: &'a str) -> Self {
+        Self { pattern: Some(pattern), ..self }
     }
 
     /// Method, URI, headers and extensions.
@@ -58,9 +74,19 @@ impl<'a> Input<'a> {
         self.head
     }
 
-    /// The body, as it was sent.
+    /// The body: as it was sent, or as [`Verify`](crate::Verify) has deciphered it.
     pub fn body(&self) -> &'a Bytes {
         self.body
+    }
+
+    /// The body as it was sent.
+    pub fn sent(&self) -> &'a Bytes {
+        self.sent
+    }
+
+    /// The path pattern of the rule, if it has one.
+    pub fn pattern(&self) -> Option<&'a str> {
+        self.pattern
     }
 }
 

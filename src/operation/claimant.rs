@@ -184,5 +184,7 @@ pub(super) fn look(claim: &Claim) -> Claim {
     look.token = ClaimToken::random();
     look.within = Duration::ZERO;
     look.takeover = Takeover::Refuse;
+    // The claim before it has bound the alias, and said if it could not.
+    look.alias = None;
     look
 }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::{
     identity::Identity,
-    record::{Fence, Kind, Previous, RecordKey, downstream_id},
+    record::{Fence, FieldDigest, Kind, Previous, RecordKey, downstream_id},
     rule::Rule,
 };
 
@@ -43,6 +43,7 @@ struct Inner {
     /// The scope and the identity as text, where they are none as they stand.
     scope_text: OnceLock<String>,
     key_text: OnceLock<String>,
+    delivery_text: OnceLock<String>,
     attempt: u32,
     fence: Fence,
     previous: Previous,
@@ -56,14 +57,24 @@ struct Inner {
 pub(crate) struct Subject {
     pub(crate) rule: Arc<Rule>,
     pub(crate) scope: Bytes,
+    /// The identity of the operation: the business key where there is one, else the delivery id.
     pub(crate) identity: Identity,
+    pub(crate) kind: Kind,
+    /// The delivery id, where the operation has another identity.
+    pub(crate) delivery: Option<Identity>,
     pub(crate) record: RecordKey,
+    /// One for each compared field.
+    pub(crate) fields: Vec<FieldDigest>,
 }
 
 impl Subject {
     /// The identity as text, for people.
     pub(crate) fn identity_text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.identity.as_bytes())
+    }
+
+    pub(crate) fn delivery_text(&self) -> Option<Cow<'_, str>> {
+        self.delivery.as_ref().map(|delivery| String::from_utf8_lossy(delivery.as_bytes()))
     }
 
     pub(crate) fn scope_text(&self) -> Cow<'_, str> {
@@ -78,6 +89,7 @@ impl Operation {
                 subject,
                 scope_text: OnceLock::new(),
                 key_text: OnceLock::new(),
+                delivery_text: OnceLock::new(),
                 attempt,
                 fence,
                 previous,
@@ -99,9 +111,17 @@ impl Operation {
         as_text(&self.inner.subject.scope, &self.inner.scope_text)
     }
 
-    /// The identity of the operation, as it was sent. Bytes that are no UTF-8 are replaced.
+    /// The identity of the operation, as it was sent: the business key where the policy has one,
+    /// else the delivery id. Bytes that are no UTF-8 are replaced.
     pub fn key(&self) -> &str {
         as_text(self.inner.subject.identity.as_bytes(), &self.inner.key_text)
+    }
+
+    /// The id of this delivery, where the operation has a business key. Bytes that are no UTF-8 are
+    /// replaced.
+    pub fn delivery_id(&self) -> Option<&str> {
+        let delivery = self.inner.subject.delivery.as_ref()?;
+        Some(as_text(delivery.as_bytes(), &self.inner.delivery_text))
     }
 
     /// Which execution this is: 1 for the first. Stays at 999,999.
@@ -127,7 +147,7 @@ impl Operation {
         let subject = &self.inner.subject;
         downstream_id(
             &[subject.rule.name().as_bytes(), &subject.scope],
-            Kind::Delivery,
+            subject.kind,
             subject.identity.as_bytes(),
             step,
         )

@@ -1,6 +1,8 @@
 //! From a request as it came to one that can be claimed: identity, scope and fingerprint are known,
 //! and the body is whole.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Request, Version, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
@@ -9,17 +11,18 @@ use tokio::task::yield_now;
 use super::{Operation, Shared, capture, handle::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
-    fingerprint::whole_request,
     identity::{Identity, Input},
-    record::{Fingerprint, Kind, RecordKey},
+    record::{FieldDigest, Fingerprint, Kind, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
+    verify::{Deciphered, Delivery},
 };
-use std::sync::Arc;
 
 /// A request that can be claimed.
 pub(super) struct Prepared<B> {
     pub(super) subject: Subject,
+    /// The record of the delivery id, where the operation has a business key.
+    pub(super) delivery: Option<RecordKey>,
     pub(super) print: Option<Fingerprint>,
     pub(super) request: Request<RequestBody<B>>,
 }
@@ -46,47 +49,97 @@ where
     if shared.keeper.is_draining() {
         return Err(shutting_down());
     }
-    let (head, body) = request.into_parts();
-    let in_head = match policy.identity.reads_body() {
-        true => None,
-        false => match identity(rule, &head, &Bytes::new())? {
-            Some(identity) => Some(identity),
-            None => return Ok(pass(head, RequestBody::untouched(body))),
-        },
-    };
+    let (mut head, body) = request.into_parts();
+    if !policy.identity.reads_body() {
+        let nothing = Bytes::new();
+        let found = identity(rule, &input(rule, &head, &nothing, &nothing))?;
+        // What is to be verified is verified first, even if it only passes.
+        if found.is_none() && policy.verify.is_none() {
+            return Ok(pass(head, RequestBody::untouched(body)));
+        }
+    }
     let scope = policy.scope.read(&head)?;
     let declared = declared_length(&head);
     if declared.is_some_and(|length| length > policy.body_limit as u64) {
         return Err(capture::too_large(policy.body_limit));
     }
-
     let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
     wait_for_reset(&head, declared, &whole).await?;
 
-    let identity = match in_head {
-        Some(identity) => identity,
-        None => match identity(rule, &head, &whole.data)? {
-            Some(identity) => identity,
-            None => return Ok(pass(head, RequestBody::whole(whole))),
-        },
+    let mut plain = None;
+    if let Some(verify) = &policy.verify {
+        let delivery = Delivery::new(head, whole.data.clone());
+        plain = verify.verify(delivery.clone()).await?.plain;
+        head = delivery.into_head();
+    }
+    let read = input(rule, &head, plain.as_ref().unwrap_or(&whole.data), &whole.data);
+    let Some(delivery) = identity(rule, &read)? else {
+        return Ok(pass(head, RequestBody::whole(whole)));
     };
-    let record = RecordKey::derive(
-        shared.secret.as_ref(),
-        &[rule.name().as_bytes(), &scope],
-        Kind::Delivery,
-        identity.as_bytes(),
-    );
-    if head.extensions.get::<Operation>().is_some_and(|outer| outer.subject().record == record) {
+    let business = match &policy.business_key {
+        Some(source) => source.read(&read)?,
+        None => None,
+    };
+    let print = policy.compared.print(shared.secret.as_ref(), &read)?;
+    let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
+    let (subject, delivery) = match business {
+        None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
+        Some(business) => {
+            let record = names.record(&delivery, Kind::Delivery);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            (subject, Some(record))
+        }
+    };
+    let outer = head.extensions.get::<Operation>();
+    if outer.is_some_and(|outer| outer.subject().record == subject.record) {
         // The same layer further out has granted this request already.
         return Ok(pass(head, RequestBody::whole(whole)));
     }
-    let print =
-        policy.fingerprint.then(|| whole_request(shared.secret.as_ref(), &head, &whole.data));
-    Ok(Door::Claim(Prepared {
-        subject: Subject { rule: rule.clone(), scope, identity, record },
-        print,
-        request: Request::from_parts(head, RequestBody::whole(whole)),
-    }))
+    if let Some(plain) = plain {
+        head.extensions.insert(Deciphered(plain));
+    }
+    let request = Request::from_parts(head, RequestBody::whole(whole));
+    Ok(Door::Claim(Prepared { subject, delivery, print: print.whole, request }))
+}
+
+/// Makes the names of records.
+struct Names<'a> {
+    secret: Option<&'a Secret>,
+    rule: &'a Arc<Rule>,
+    scope: &'a Bytes,
+}
+
+impl Names<'_> {
+    fn record(&self, identity: &Identity, kind: Kind) -> RecordKey {
+        let scope = [self.rule.name().as_bytes(), self.scope];
+        RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
+    }
+
+    fn subject(
+        &self,
+        identity: Identity,
+        kind: Kind,
+        delivery: Option<Identity>,
+        fields: Vec<FieldDigest>,
+    ) -> Subject {
+        Subject {
+            rule: self.rule.clone(),
+            scope: self.scope.clone(),
+            record: self.record(&identity, kind),
+            identity,
+            kind,
+            delivery,
+            fields,
+        }
+    }
+}
+
+fn input<'a>(rule: &'a Rule, head: &'a Parts, body: &'a Bytes, sent: &'a Bytes) -> Input<'a> {
+    let input = Input::new(head, body).deciphered_from(sent);
+    match rule.pattern() {
+        Some(pattern) => input.matched_by(pattern),
+        None => input,
+    }
 }
 
 pub(super) fn shutting_down() -> Refusal {
@@ -102,9 +155,9 @@ fn pass<B>(head: Parts, body: RequestBody<B>) -> Door<B> {
 }
 
 /// The identity; `None` if there is none and the policy lets such requests pass.
-fn identity(rule: &Rule, head: &Parts, body: &Bytes) -> Result<Option<Identity>, Refusal> {
+fn identity(rule: &Rule, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
     let policy = rule.policy();
-    match policy.identity.read(&Input::new(head, body))? {
+    match policy.identity.read(from)? {
         Some(identity) => Ok(Some(identity)),
         None if policy.optional => Ok(None),
         None => Err(Refusal::new(

@@ -1,6 +1,6 @@
 //! What a request does that met an abandoned operation.
 
-use std::time::SystemTime;
+use std::{borrow::Cow, time::SystemTime};
 
 use tokio::time::timeout;
 
@@ -45,7 +45,7 @@ pub(super) async fn recover(
         }
         Resolution::NotDone => Ok(Takeover::Only(record.mark)),
         Resolution::Done(answer) => {
-            let payload = encode(&subject.record, &answer);
+            let payload = encode(&subject.record, &answer, &subject.fields);
             let verdict = Resolve::new(
                 subject.record,
                 record.mark,
@@ -67,6 +67,7 @@ fn describe(subject: &Subject, record: &AbandonedRecord) -> Abandoned {
         rule: subject.rule.name().to_owned(),
         scope: subject.scope_text().into_owned(),
         key: subject.identity_text().into_owned(),
+        delivery_id: subject.delivery_text().map(Cow::into_owned),
         record: subject.record,
         attempt: record.attempt,
         fence: record.mark.fence,

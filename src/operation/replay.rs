@@ -22,10 +22,11 @@ pub(super) fn replay<R>(
     subject: &Subject,
     payload: Bytes,
 ) -> Result<Response<ResponseBody<R>>, Refusal> {
-    let answer = decode(&subject.record, payload).map_err(|unreadable| {
-        unreadable.report(&subject.record);
-        Refusal::unreadable()
-    })?;
+    let answer =
+        decode(&subject.record, payload).map(|stored| stored.answer).map_err(|unreadable| {
+            unreadable.report(&subject.record);
+            Refusal::unreadable()
+        })?;
     if answer.body().is_none() && subject.rule.policy().profile == Profile::Api {
         return Err(Refusal::new(
             RefusalKind::AnswerNotKept,
@@ -45,9 +46,8 @@ pub(super) fn refuse<R>(
     refusal: Refusal,
     grpc: bool,
 ) -> Response<ResponseBody<R>> {
-    let answer = policy
-        .refusal_answer(&refusal)
-        .unwrap_or_else(|| if grpc { refusal.to_grpc() } else { refusal.to_problem() });
+    let own = refusal.own_answer().cloned().or_else(|| policy.refusal_answer(&refusal));
+    let answer = own.unwrap_or_else(|| if grpc { refusal.to_grpc() } else { refusal.to_problem() });
     let mut response = respond(answer);
     response.extensions_mut().insert(refusal);
     response

@@ -45,17 +45,18 @@ where
         telemetry::record_handled(&span, refusal.kind().name());
         Ok(refuse(rule.policy(), refusal, grpc))
     };
-    let Prepared { subject, print, request } = match prepare(&shared, &rule, request).await {
-        Ok(Door::Claim(prepared)) => prepared,
-        Ok(Door::Pass(request)) => {
-            telemetry::record_handled(&span, "passed");
-            ready(&mut inner).await?;
-            return Ok(inner.call(request).await?.map(ResponseBody::untouched));
-        }
-        Err(refusal) => return no(refusal),
-    };
+    let Prepared { subject, delivery, print, request } =
+        match prepare(&shared, &rule, request).await {
+            Ok(Door::Claim(prepared)) => prepared,
+            Ok(Door::Pass(request)) => {
+                telemetry::record_handled(&span, "passed");
+                ready(&mut inner).await?;
+                return Ok(inner.call(request).await?.map(ResponseBody::untouched));
+            }
+            Err(refusal) => return no(refusal),
+        };
     telemetry::record_key(&span, &subject.record);
-    let mut way = Way::new(shared, subject, print);
+    let mut way = Way::new(shared, subject, delivery, print);
     let granted = loop {
         // Asked before the claim, so that what cannot be served now claims nothing.
         ready(&mut inner).await?;

@@ -40,9 +40,13 @@ impl Settlement {
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
     pub(super) async fn keep(&self, answer: Answer) -> Option<Bytes> {
         let retention = self.subject.rule.policy().retention;
-        let kept = Kept::new(encode(&self.grant.key, &answer), retention);
-        let marker =
-            || Kept::new(encode(&self.grant.key, &answer.clone().without_body()), retention);
+        let kept = Kept::new(encode(&self.grant.key, &answer, &self.subject.fields), retention);
+        let marker = || {
+            Kept::new(
+                encode(&self.grant.key, &answer.clone().without_body(), &self.subject.fields),
+                retention,
+            )
+        };
         self.watched.stop().await;
         let mut written = self.complete(kept.clone()).await;
         if let Err(error) = &written

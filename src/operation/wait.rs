@@ -8,7 +8,7 @@ use super::{Shared, claimant::look};
 use crate::{
     policy::{Policy, Profile},
     refusal::{Refusal, RefusalKind},
-    store::{Claim, Claimed, InProgress},
+    store::{Claim, Claimed, InProgress, StoreError},
 };
 
 /// The most requests of a layer that wait at once.
@@ -37,12 +37,11 @@ pub(super) async fn watch(
     let mut permit = None;
     let mut pause = LOOK_AFTER;
     loop {
-        let answer = timeout(policy.call_within, shared.store.clone().claim(look(claim))).await;
-        match answer {
-            Ok(Ok(Claimed::InProgress(now))) => seen = now,
-            Ok(Ok(claimed)) => return claimed,
+        match look_once(shared, claim, policy.call_within).await {
+            Ok(Claimed::InProgress(now)) => seen = now,
+            Ok(claimed) => return claimed,
             // A store that cannot be asked just now does not change what was seen.
-            Ok(Err(_)) | Err(_) => {}
+            Err(_) => {}
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -57,6 +56,17 @@ pub(super) async fn watch(
         sleep(pause.mul_f64(rand::random_range(0.5..1.0)).min(left)).await;
         pause = (pause * 2).min(LOOK_AFTER_AT_MOST);
     }
+}
+
+/// One look.
+pub(super) async fn look_once(
+    shared: &Shared,
+    claim: &Claim,
+    within: Duration,
+) -> Result<Claimed, StoreError> {
+    timeout(within, shared.store.clone().claim(look(claim)))
+        .await
+        .unwrap_or_else(|_| Err(StoreError::too_slow()))
 }
 
 /// Another delivery holds the operation.

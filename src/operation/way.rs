@@ -1,17 +1,23 @@
 //! What a request is told about its operation, and what it does about it, until it is granted,
 //! answered or refused.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::{Shared, claimant::Claimant, handle::Subject, recovery::recover, wait};
 use crate::{
-    policy::OnAbandoned,
-    record::{ClaimToken, Fence, Fingerprint, Grant, Previous},
+    policy::{Mismatch, OnAbandoned},
+    record::{
+        ClaimToken, Fence, FieldDigest, Fingerprint, Grant, Previous, RecordKey, State, decode,
+    },
     refusal::{Refusal, RefusalKind},
-    store::{Claim, Claimed, StoreError, Takeover},
+    store::{Alias, Claim, Claimed, StoreError, Takeover},
     telemetry,
 };
 
@@ -27,8 +33,8 @@ pub(super) struct Way {
     claim: Claim,
     claimant: Claimant,
     takeover: Takeover,
-    /// The claim has followed an alias.
-    followed: bool,
+    /// The record of another name, where the request was led from the one it gave.
+    led: Option<Led>,
     rounds: u32,
     /// When the policy's wait is over; it starts when the request meets another's run.
     wait_until: Option<Instant>,
@@ -49,7 +55,13 @@ pub(super) enum Met {
 }
 
 impl Way {
-    pub(super) fn new(shared: Arc<Shared>, subject: Subject, print: Option<Fingerprint>) -> Self {
+    /// `delivery` is the record of the delivery id, where the operation has a business key.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        subject: Subject,
+        delivery: Option<RecordKey>,
+        print: Option<Fingerprint>,
+    ) -> Self {
         let policy = subject.rule.policy();
         let takeover = match policy.on_abandoned {
             OnAbandoned::Rerun => Takeover::Any,
@@ -64,17 +76,9 @@ impl Way {
             policy.claim_within,
         );
         claim.label = label(&subject);
+        claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim.clone(), policy.call_within);
-        Self {
-            shared,
-            subject,
-            claim,
-            claimant,
-            takeover,
-            followed: false,
-            rounds: 0,
-            wait_until: None,
-        }
+        Self { shared, subject, claim, claimant, takeover, led: None, rounds: 0, wait_until: None }
     }
 
     pub(super) fn subject(&self) -> &Subject {
@@ -97,6 +101,11 @@ impl Way {
     ///
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
+        if self.led.is_some_and(Led::only_answers) {
+            return Met::Other(
+                wait::look_once(&self.shared, &self.claim, self.call_within()).await,
+            );
+        }
         match self.claimant.claim(self.takeover).await {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
@@ -120,18 +129,23 @@ impl Way {
             Met::Other(Ok(claimed)) => claimed,
             Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
         };
+        let met_in_progress = matches!(claimed, Claimed::InProgress(_));
         if let Claimed::InProgress(met) = claimed {
             let policy = self.subject.rule.policy();
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
             claimed = wait::watch(&self.shared, &self.claim, policy, met, until).await;
-        } else if matches!(claimed, Claimed::Free) {
+        }
+        let only_answers = self.led.is_some_and(Led::only_answers);
+        if matches!(claimed, Claimed::Free) && !met_in_progress && !only_answers {
             return Err(self.unavailable("the claim arrived too late each time"));
         }
         self.rounds += 1;
         match claimed {
             Claimed::Completed(completed) => Ok(Some(completed.payload)),
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
-            Claimed::Mismatch => Err(mismatch()),
+            Claimed::Mismatch => Err(self.mismatch().await),
+            // This delivery id is another name of another operation.
+            Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
             Claimed::TokenUnknown => Err(Refusal::new(
                 RefusalKind::TokenUnknown,
                 "this operation is waiting for the one-time token that was issued for it",
@@ -140,29 +154,45 @@ impl Way {
             _ if self.rounds >= ROUNDS_AT_MOST => {
                 Err(self.unavailable("the operation's state changed too often"))
             }
+            Claimed::Free if only_answers => Err(business_key_missing()),
             // Free now: whoever held it has given it back.
             Claimed::Free => Ok(None),
+            Claimed::Abandoned(record) if only_answers => {
+                telemetry::abandoned(&self.subject, &record);
+                Err(wait::outcome_unknown(self.subject.rule.policy().profile))
+            }
             Claimed::Abandoned(record) => {
                 self.takeover = recover(&self.shared, &self.subject, &record).await?;
                 Ok(None)
             }
-            Claimed::AliasOf(_) if self.followed => {
+            Claimed::AliasOf(_) if self.led.is_some() => {
                 Err(self.unreadable("it is an alias of an alias"))
             }
             Claimed::AliasOf(target) => {
-                self.follow(target);
+                // Where the policy has a business key, only a request that names it may run.
+                let names_it = self.subject.rule.policy().business_key.is_none();
+                self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
                 Ok(None)
             }
+            // This delivery id has a record of its own, from before it had a business key.
+            Claimed::DeliveryTaken(_) => match self.claim.alias {
+                Some(alias) => {
+                    self.follow(alias.key, Led::ToAnswers);
+                    Ok(None)
+                }
+                None => Err(self.unavailable("the store speaks of a delivery id it was not told")),
+            },
             // Granted: not by a look. Dead: this token was never given up.
             _ => Err(self.unavailable("the store's answer does not fit the question")),
         }
     }
 
-    /// Claims another key, with another token.
-    fn follow(&mut self, target: crate::record::RecordKey) {
-        self.followed = true;
+    /// Claims another key, with another token. What was claimed before is called off.
+    fn follow(&mut self, target: RecordKey, led: Led) {
+        self.led = Some(led);
         self.subject.record = target;
         self.claim.key = target;
+        self.claim.alias = None;
         self.claim.token = ClaimToken::random();
         let call_within = self.subject.rule.policy().call_within;
         self.claimant = Claimant::new(self.shared.clone(), self.claim.clone(), call_within);
@@ -178,6 +208,66 @@ impl Way {
         Granted { grant, since: Instant::now() }
     }
 
+    /// The same identity, but something else: somebody should see that.
+    async fn mismatch(&mut self) -> Refusal {
+        let rule = self.subject.rule.clone();
+        let compared = &rule.policy().compared;
+        let fields = match self.stored_fields().await {
+            Some(then) => compared.differing(&self.subject.fields, &then),
+            None => None,
+        };
+        self.tell_mismatch(fields);
+        Refusal::new(
+            RefusalKind::Mismatch,
+            format!(
+                "this identity was used for another request; the same on a retry must be: {}; a \
+                 new operation needs a new identity",
+                compared.describe()
+            ),
+        )
+    }
+
+    /// The digests of the fields of the operation that has this identity, if it is completed.
+    async fn stored_fields(&mut self) -> Option<Vec<FieldDigest>> {
+        if self.subject.fields.is_empty() {
+            return None;
+        }
+        let mut anything = self.claim.clone();
+        anything.print = None;
+        match wait::look_once(&self.shared, &anything, self.call_within()).await {
+            Ok(Claimed::Completed(completed)) => {
+                Some(decode(&self.subject.record, completed.payload).ok()?.fields)
+            }
+            _ => None,
+        }
+    }
+
+    fn other_business(&self) -> Refusal {
+        let key = self.subject.rule.policy().business_key.as_ref();
+        self.tell_mismatch(key.map(|key| vec![key.describe()]));
+        Refusal::new(
+            RefusalKind::Mismatch,
+            "this delivery id was used for another operation: its business key must be the same \
+             whenever it is sent; a new operation needs a new delivery id",
+        )
+    }
+
+    fn tell_mismatch(&self, fields: Option<Vec<String>>) {
+        telemetry::mismatch(&self.subject, fields.as_deref());
+        let subject = &self.subject;
+        subject.rule.policy().tell_mismatch(&Mismatch {
+            rule: subject.rule.name().to_owned(),
+            scope: subject.scope_text().into_owned(),
+            key: subject.identity_text().into_owned(),
+            delivery_id: subject.delivery_text().map(Cow::into_owned),
+            fields,
+        });
+    }
+
+    fn call_within(&self) -> Duration {
+        self.subject.rule.policy().call_within
+    }
+
     fn unavailable(&self, why: &str) -> Refusal {
         telemetry::store_unavailable(&self.subject, why);
         Refusal::store_unavailable()
@@ -189,11 +279,27 @@ impl Way {
     }
 }
 
-fn mismatch() -> Refusal {
+/// How a request came to another record than the one it named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Led {
+    /// Its delivery id is another name of an operation; it may claim that one.
+    ByAlias,
+    /// It may be answered from that record, but never be run under it: it does not say under which
+    /// business key.
+    ToAnswers,
+}
+
+impl Led {
+    fn only_answers(self) -> bool {
+        self == Self::ToAnswers
+    }
+}
+
+fn business_key_missing() -> Refusal {
     Refusal::new(
-        RefusalKind::Mismatch,
-        "this identity was used for another request: method, path, query and body must be the \
-         same on a retry; a new operation needs a new identity",
+        RefusalKind::BusinessKeyMissing,
+        "this delivery belongs to an operation that did not happen and may run again, but the \
+         request does not say which operation that is; send it with its business key",
     )
 }
 

@@ -1,12 +1,13 @@
 //! What a rule does: every choice as plain data, with its default.
 
 mod check;
+mod choices;
 mod outcome;
 mod scope;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Method, StatusCode};
+use http::Method;
 
 pub use check::PolicyError;
 pub(crate) use outcome::Ending;
@@ -14,11 +15,30 @@ use outcome::Statuses;
 pub use scope::Scope;
 
 use crate::{
+    fingerprint::{Compared, Field},
     identity::{AnySource, Header, Source, header},
     ledger::{DynResolver, Resolver},
-    record::{Answer, Outcome},
+    record::Answer,
     refusal::Refusal,
+    verify::{AnyVerify, Verify},
 };
+
+/// An identity came again with something else.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The name of the rule.
+    pub rule: String,
+    /// Whose identity it is; empty where the policy's scope is everyone.
+    pub scope: String,
+    /// The identity of the operation, as it was sent.
+    pub key: String,
+    /// The identity of the delivery, where the operation has another of its own.
+    pub delivery_id: Option<String>,
+    /// The names of the fields that differ, where they are known: of a completed operation whose
+    /// fields are compared one by one.
+    pub fields: Option<Vec<String>>,
+}
 
 /// How a policy says no, and which endings it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +58,7 @@ pub(crate) enum OnAbandoned {
 }
 
 type KeepIf = Arc<dyn Fn(&Answer) -> bool + Send + Sync>;
+type OnMismatch = Arc<dyn Fn(&Mismatch) + Send + Sync>;
 type RefuseWith = Arc<dyn Fn(&Refusal) -> Option<Answer> + Send + Sync>;
 
 /// What a rule does with the requests it matches: every choice, with its default.
@@ -88,7 +109,10 @@ pub struct Policy {
     header: Option<Header>,
     pub(crate) optional: bool,
     pub(crate) scope: Scope,
-    pub(crate) fingerprint: bool,
+    pub(crate) business_key: Option<AnySource>,
+    pub(crate) compared: Compared,
+    pub(crate) verify: Option<AnyVerify>,
+    on_mismatch: Option<OnMismatch>,
     pub(crate) wait: Duration,
     pub(crate) call_within: Duration,
     pub(crate) claim_within: Duration,
@@ -122,7 +146,7 @@ impl Policy {
         Self {
             header: Some(identity.clone()),
             scope,
-            fingerprint: true,
+            compared: Compared::WholeRequest,
             retention: DAY,
             ..Self::new(Profile::Api, AnySource::new(identity))
         }
@@ -142,7 +166,10 @@ impl Policy {
             header: None,
             optional: false,
             scope: Scope::everyone(),
-            fingerprint: false,
+            business_key: None,
+            compared: Compared::Nothing,
+            verify: None,
+            on_mismatch: None,
             wait: Duration::ZERO,
             call_within: Duration::from_millis(500),
             claim_within: Duration::from_millis(1500),
@@ -163,237 +190,6 @@ impl Policy {
         }
     }
 
-    /// Where the identity stands.
-    #[must_use]
-    pub fn identity(mut self, identity: impl Source) -> Self {
-        self.identity = AnySource::new(identity);
-        self.header = None;
-        self
-    }
-
-    /// Demands the identity as a structured-field string, in quotes. By default a key without
-    /// quotes is taken too, and is the same key as with them.
-    ///
-    /// # Panics
-    ///
-    /// When the identity is not `Idempotency-Key`: write `header("..").strict()` instead.
-    #[must_use]
-    #[track_caller]
-    pub fn strict(mut self) -> Self {
-        let Some(header) = self.header.take() else {
-            panic!(
-                "Policy::strict is about the header Idempotency-Key, but the identity is {}; \
-                 for another header write .identity(header(\"..\").strict())",
-                self.identity.describe()
-            );
-        };
-        let header = header.strict();
-        self.identity = AnySource::new(header.clone());
-        self.header = Some(header);
-        self
-    }
-
-    /// Lets a request without identity pass, unprotected. By default it is refused with 400.
-    ///
-    /// One whose identity is malformed is refused all the same.
-    #[must_use]
-    pub fn optional(mut self) -> Self {
-        self.optional = true;
-        self
-    }
-
-    /// Within what an identity is unique, besides the rule's name.
-    #[must_use]
-    pub fn scope(mut self, scope: Scope) -> Self {
-        self.scope = scope;
-        self
-    }
-
-    /// Compares nothing when an identity comes again: whatever else the request says, it is answered
-    /// from the first.
-    #[must_use]
-    pub fn no_fingerprint(mut self) -> Self {
-        self.fingerprint = false;
-        self
-    }
-
-    /// Lets a delivery wait this long for another that is in progress, and then answers it from
-    /// that one. By default, and after that time, it is refused.
-    ///
-    /// At most 1,024 requests of a layer wait at once; further ones are refused.
-    #[must_use]
-    pub fn wait(mut self, at_most: Duration) -> Self {
-        self.wait = at_most;
-        self
-    }
-
-    /// How long one call of the store may take. Default 500 ms.
-    #[must_use]
-    pub fn call_within(mut self, within: Duration) -> Self {
-        self.call_within = within;
-        self
-    }
-
-    /// How long a claim may take with all its resends, before the request is refused with 503.
-    /// Default 1.5 s.
-    #[must_use]
-    pub fn claim_within(mut self, within: Duration) -> Self {
-        self.claim_within = within;
-        self
-    }
-
-    /// How long a grant holds without renewal. Default 30 s.
-    ///
-    /// It is renewed at a third of that while the handler runs. When a process dies, its operations
-    /// are abandoned after this time at the latest.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// How long an answer is kept, from the moment it is stored. Default 24 h for an API, 7 d for
-    /// notifications.
-    ///
-    /// After that the identity is new: a delivery runs. Keep it at least twice as long as the sender
-    /// or client goes on trying.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// How long it is remembered that an operation was started and did not end. Default 7 d; at
-    /// least the retention.
-    ///
-    /// After that the identity is new: a delivery runs, though the first run may have happened.
-    #[must_use]
-    pub fn hold(mut self, hold: Duration) -> Self {
-        self.hold = hold;
-        self
-    }
-
-    /// How long a handler may run before its lease is renewed no more. Default ten leases.
-    ///
-    /// It is not stopped; but its operation is abandoned a lease later.
-    #[must_use]
-    pub fn max_run(mut self, max_run: Duration) -> Self {
-        self.max_run = Some(max_run);
-        self
-    }
-
-    /// The most bytes a request's body may have; a larger one is refused with 413. Default 1 MiB.
-    ///
-    /// axum's `DefaultBodyLimit` is unknown to the layer: where one is raised, raise the other.
-    #[must_use]
-    pub fn body_limit(mut self, bytes: usize) -> Self {
-        self.body_limit = bytes;
-        self
-    }
-
-    /// How long a request's body may take; a slower one is refused with 408. Default 30 s.
-    #[must_use]
-    pub fn body_within(mut self, within: Duration) -> Self {
-        self.body_within = within;
-        self
-    }
-
-    /// The most bytes of an answer's body that are stored. Default 1 MiB.
-    ///
-    /// A larger answer is sent in full and remembered as done; a later delivery learns that, but
-    /// not the answer.
-    #[must_use]
-    pub fn answer_limit(mut self, bytes: usize) -> Self {
-        self.answer_limit = bytes;
-        self
-    }
-
-    /// Keeps answers with these statuses: final, stored and replayed.
-    #[must_use]
-    pub fn keep(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
-        self.statuses.set(statuses, Outcome::Keep);
-        self
-    }
-
-    /// Takes answers with these statuses for "it did not happen": the key may run again.
-    ///
-    /// Danger: a handler that answers so after it had an effect has it twice.
-    #[must_use]
-    pub fn release(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
-        self.statuses.set(statuses, Outcome::Release);
-        self
-    }
-
-    /// Takes answers with these statuses for "nobody knows": the key is abandoned at once.
-    #[must_use]
-    pub fn uncertain(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
-        self.statuses.set(statuses, Outcome::Uncertain);
-        self
-    }
-
-    /// Keeps an answer only if this says so, for senders that read the body: an answer that would
-    /// be kept by its status, and of which this says no, is released as failed.
-    #[must_use]
-    pub fn keep_if(mut self, keep: impl Fn(&Answer) -> bool + Send + Sync + 'static) -> Self {
-        self.keep_if = Some(Arc::new(keep));
-        self
-    }
-
-    /// Runs an abandoned operation again, blindly. By default it is refused.
-    ///
-    /// Danger: the first run may have happened, and may still be running where its process only
-    /// stalled or lost the store for longer than a lease. Only for handlers that are idempotent
-    /// themselves; they see `Previous::AbandonedUnknown`.
-    #[must_use]
-    pub fn rerun_abandoned(mut self) -> Self {
-        self.on_abandoned = OnAbandoned::Rerun;
-        self
-    }
-
-    /// Asks this what became of an abandoned operation. By default it is refused.
-    #[must_use]
-    pub fn resolve_abandoned(mut self, resolver: impl Resolver) -> Self {
-        self.on_abandoned = OnAbandoned::Resolve(Arc::new(resolver));
-        self
-    }
-
-    /// Runs requests without a grant while the store cannot be asked. By default they are refused
-    /// with 503.
-    ///
-    /// Danger: while the store is away nothing is deduplicated. The answer is still offered to the
-    /// store. Only where running twice is better than not running.
-    #[must_use]
-    pub fn run_unprotected(mut self) -> Self {
-        self.run_unprotected = true;
-        self
-    }
-
-    /// Stores `Set-Cookie` and replays it. By default it is not stored.
-    ///
-    /// Danger: whoever sends the same key gets the same session. Only with a scope.
-    #[must_use]
-    pub fn keep_cookies(mut self) -> Self {
-        self.keep_cookies = true;
-        self
-    }
-
-    /// Leaves only a digest of the identity in the store for operators to read, not the identity.
-    #[must_use]
-    pub fn private_label(mut self) -> Self {
-        self.private_label = true;
-        self
-    }
-
-    /// Says no as this sender wants to hear it; where it returns `None`, as usual.
-    #[must_use]
-    pub fn refuse_with(
-        mut self,
-        answer: impl Fn(&Refusal) -> Option<Answer> + Send + Sync + 'static,
-    ) -> Self {
-        self.refuse_with = Some(Arc::new(answer));
-        self
-    }
-
     pub(crate) fn methods(&self) -> &'static [Method] {
         match self.profile {
             Profile::Api => &[Method::POST, Method::PATCH],
@@ -403,6 +199,12 @@ impl Policy {
 
     pub(crate) fn longest_run(&self) -> Duration {
         self.max_run.unwrap_or_else(|| self.lease.saturating_mul(10))
+    }
+
+    pub(crate) fn tell_mismatch(&self, mismatch: &Mismatch) {
+        if let Some(tell) = &self.on_mismatch {
+            tell(mismatch);
+        }
     }
 
     pub(crate) fn refusal_answer(&self, refusal: &Refusal) -> Option<Answer> {

@@ -3,11 +3,12 @@
 //! ```text
 //! 32   the key it was stored under
 //! 1    version, 1
-//! 1    flags: 1 the body was kept, 2 there are trailers
+//! 1    flags: 1 the body was kept, 2 there are trailers, 4 there are digests of fields
 //! 2    status, big endian
 //! ..   headers: a count in 2 bytes, then for each the length of the name in 2, the name, the length
 //!      of the value in 4, the value
 //! ..   trailers, likewise, if there are any
+//! ..   digests of compared fields, if there are any: a count in 1 byte, then 8 bytes each
 //! ..   the body, to the end
 //! ```
 
@@ -21,6 +22,20 @@ use super::{Answer, RecordKey};
 const VERSION: u8 = 1;
 const BODY_KEPT: u8 = 1;
 const HAS_TRAILERS: u8 = 2;
+const HAS_FIELDS: u8 = 4;
+
+/// A few bytes of a compared field's own hash.
+pub(crate) type FieldDigest = [u8; 8];
+/// A policy that compares more has no digests stored, which only costs it the names.
+const FIELDS_AT_MOST: usize = 255;
+
+/// What is stored of an operation that was executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) answer: Answer,
+    /// One for each compared field, so that it can be said which of them differs.
+    pub(crate) fields: Vec<FieldDigest>,
+}
 
 /// What is stored is no answer of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,27 +58,38 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// The bytes of `answer`, bound to `key`.
-pub(crate) fn encode(key: &RecordKey, answer: &Answer) -> Bytes {
+/// The bytes of `answer`, bound to `key`, beside the digests of the compared fields.
+pub(crate) fn encode(key: &RecordKey, answer: &Answer, fields: &[FieldDigest]) -> Bytes {
+    let fields = if fields.len() > FIELDS_AT_MOST { &[] } else { fields };
     let body = answer.body.as_deref().unwrap_or_default();
     let trailers = answer.trailers.as_deref();
-    let size = 36 + size_of_map(&answer.headers) + trailers.map_or(0, size_of_map) + body.len();
+    let size = 36
+        + size_of_map(&answer.headers)
+        + trailers.map_or(0, size_of_map)
+        + 1
+        + size_of_val(fields)
+        + body.len();
     let mut out = BytesMut::with_capacity(size);
     out.put_slice(key.as_bytes());
     out.put_u8(VERSION);
     let kept = if answer.body.is_some() { BODY_KEPT } else { 0 };
-    out.put_u8(kept | if trailers.is_some() { HAS_TRAILERS } else { 0 });
+    let has_fields = if fields.is_empty() { 0 } else { HAS_FIELDS };
+    out.put_u8(kept | has_fields | if trailers.is_some() { HAS_TRAILERS } else { 0 });
     out.put_u16(answer.status.as_u16());
     put_map(&mut out, &answer.headers);
     if let Some(trailers) = trailers {
         put_map(&mut out, trailers);
+    }
+    if !fields.is_empty() {
+        out.put_u8(fields.len() as u8);
+        out.put_slice(fields.as_flattened());
     }
     out.put_slice(body);
     out.freeze()
 }
 
 /// The answer in `stored`, which must be bound to `key`. Copies neither body nor header values.
-pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Answer, Unreadable> {
+pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Stored, Unreadable> {
     if stored.len() < 36 {
         return Err(Unreadable::Broken);
     }
@@ -76,7 +102,7 @@ pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Answer, Unrea
         return Err(Unreadable::Version(version));
     }
     let flags = stored.get_u8();
-    if flags & !(BODY_KEPT | HAS_TRAILERS) != 0 {
+    if flags & !(BODY_KEPT | HAS_TRAILERS | HAS_FIELDS) != 0 {
         return Err(Unreadable::Broken);
     }
     let status = StatusCode::from_u16(stored.get_u16()).map_err(|_| Unreadable::Broken)?;
@@ -85,12 +111,16 @@ pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Answer, Unrea
         0 => None,
         _ => Some(Box::new(get_map(&mut stored)?)),
     };
+    let fields = match flags & HAS_FIELDS {
+        0 => Vec::new(),
+        _ => get_fields(&mut stored)?,
+    };
     let body = match flags & BODY_KEPT {
         0 if stored.is_empty() => None,
         0 => return Err(Unreadable::Broken),
         _ => Some(stored),
     };
-    Ok(Answer::from_parts(status, headers, body, trailers))
+    Ok(Stored { answer: Answer::from_parts(status, headers, body, trailers), fields })
 }
 
 fn size_of_map(map: &HeaderMap) -> usize {
@@ -124,6 +154,12 @@ fn get_map(stored: &mut Bytes) -> Result<HeaderMap, Unreadable> {
     Ok(map)
 }
 
+fn get_fields(stored: &mut Bytes) -> Result<Vec<FieldDigest>, Unreadable> {
+    let count = stored.try_get_u8().map_err(|_| Unreadable::Broken)?;
+    let digests = take(stored, usize::from(count) * size_of::<FieldDigest>())?;
+    Ok(digests.chunks_exact(8).filter_map(|digest| digest.try_into().ok()).collect())
+}
+
 fn take(stored: &mut Bytes, length: usize) -> Result<Bytes, Unreadable> {
     if stored.len() < length {
         return Err(Unreadable::Broken);
@@ -136,6 +172,7 @@ mod tests {
     use super::*;
 
     const KEY: RecordKey = RecordKey::from_bytes([9; 32]);
+    const FIELDS: [FieldDigest; 2] = [[1; 8], [2; 8]];
 
     fn sample() -> Answer {
         let mut answer = Answer::text("ok").with_status(StatusCode::CREATED);
@@ -149,10 +186,16 @@ mod tests {
 
     #[test]
     fn an_answer_comes_back_as_it_went() {
-        assert_eq!(decode(&KEY, encode(&KEY, &sample())), Ok(sample()));
+        assert_eq!(
+            decode(&KEY, encode(&KEY, &sample(), &FIELDS)),
+            Ok(Stored { answer: sample(), fields: FIELDS.to_vec() })
+        );
         let mut unkept = sample();
         unkept.body = None;
-        assert_eq!(decode(&KEY, encode(&KEY, &unkept)), Ok(unkept));
+        assert_eq!(
+            decode(&KEY, encode(&KEY, &unkept, &[])),
+            Ok(Stored { answer: unkept, fields: Vec::new() })
+        );
     }
 
     #[test]
@@ -161,18 +204,18 @@ mod tests {
         golden.extend_from_slice(b"\x01\x01\x00\xc9\x00\x01\x00\x0ccontent-type\x00\x00\x00\x19");
         golden.extend_from_slice(b"text/plain; charset=utf-8ok");
         let answer = Answer::text("ok").with_status(StatusCode::CREATED);
-        assert_eq!(encode(&KEY, &answer), golden);
+        assert_eq!(encode(&KEY, &answer, &[]), golden);
     }
 
     #[test]
     fn an_answer_for_another_key_is_refused() {
         let other = RecordKey::from_bytes([8; 32]);
-        assert_eq!(decode(&other, encode(&KEY, &sample())), Err(Unreadable::OtherKey));
+        assert_eq!(decode(&other, encode(&KEY, &sample(), &FIELDS)), Err(Unreadable::OtherKey));
     }
 
     #[test]
     fn a_newer_version_and_every_cut_are_refused() {
-        let stored = encode(&KEY, &sample());
+        let stored = encode(&KEY, &sample(), &FIELDS);
         let mut newer = stored.to_vec();
         newer[32] = 2;
         assert_eq!(decode(&KEY, newer.into()), Err(Unreadable::Version(2)));

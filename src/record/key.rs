@@ -61,6 +61,8 @@ impl fmt::Debug for RecordKey {
 pub(crate) enum Kind {
     /// An id of one delivery or request: `Idempotency-Key`, `notifyId`.
     Delivery,
+    /// What the delivery is about, whatever its id: an order and an event.
+    Business,
 }
 
 /// A secret of the deployment that makes record keys and fingerprints unguessable.
@@ -119,7 +121,8 @@ fn absorb(hasher: &mut blake3::Hasher, scope: &[&[u8]], kind: Kind, id: &[u8]) {
     part(
         hasher,
         match kind {
-            Kind::Delivery => b"delivery",
+            Kind::Delivery => b"delivery".as_slice(),
+            Kind::Business => b"business",
         },
     );
     part(hasher, id);

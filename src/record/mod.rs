@@ -6,7 +6,7 @@ mod grant;
 mod key;
 
 pub use answer::Answer;
-pub(crate) use codec::{Unreadable, decode, encode};
+pub(crate) use codec::{FieldDigest, Unreadable, decode, encode};
 pub use grant::{
     ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous, State,
 };

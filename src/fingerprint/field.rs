@@ -1,0 +1,43 @@
+//! A field that is compared by its meaning.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{identity::Input, refusal::Refusal};
+
+/// What a field says, in a form in which equal meanings are equal bytes: `1.0`, `1` and `1e0` are one
+/// number.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct FieldValue(Bytes);
+
+impl FieldValue {
+    /// A value whose equality is that of these bytes.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FieldValue({:?})", self.0)
+    }
+}
+
+/// A field that must mean the same when an identity comes again: `json("/amount")`.
+pub trait Field: Send + Sync + 'static {
+    /// Reads the field; `None` if the request has none.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be said what the field is: the body cannot be read, or it stands twice.
+    fn value(&self, from: &Input<'_>) -> Result<Option<FieldValue>, Refusal>;
+
+    /// Its name, for messages: `JSON field /amount`.
+    fn name(&self) -> String;
+}

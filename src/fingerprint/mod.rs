@@ -1,0 +1,164 @@
+//! What must be equal when an identity comes again.
+
+mod field;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::request::Parts;
+
+pub use field::{Field, FieldValue};
+
+use crate::{
+    identity::Input,
+    record::{FieldDigest, Fingerprint, Secret},
+    refusal::Refusal,
+};
+
+const CONTEXT: &str = "tower-idempotency 2026-11 fingerprint";
+
+/// What a policy compares.
+#[derive(Clone, Debug)]
+pub(crate) enum Compared {
+    /// Nothing.
+    Nothing,
+    /// Method, path, query and body bytes.
+    WholeRequest,
+    /// These fields, by their meaning.
+    Fields(Vec<AnyField>),
+}
+
+/// A field as a policy holds it.
+#[derive(Clone)]
+pub(crate) struct AnyField(Arc<dyn Field>);
+
+impl AnyField {
+    pub(crate) fn new(field: impl Field) -> Self {
+        Self(Arc::new(field))
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+impl fmt::Debug for AnyField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// What a request has of what is compared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Print {
+    pub(crate) whole: Option<Fingerprint>,
+    /// One for each field, in the policy's order; empty where no fields are compared.
+    pub(crate) fields: Vec<FieldDigest>,
+}
+
+impl Compared {
+    pub(crate) fn print(
+        &self,
+        secret: Option<&Secret>,
+        from: &Input<'_>,
+    ) -> Result<Print, Refusal> {
+        match self {
+            Self::Nothing => Ok(Print::default()),
+            Self::WholeRequest => Ok(Print {
+                whole: Some(whole_request(secret, from.head(), from.sent())),
+                fields: Vec::new(),
+            }),
+            Self::Fields(fields) => print_fields(secret, fields, from),
+        }
+    }
+
+    /// The names of what is compared, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Nothing => "nothing".to_owned(),
+            Self::WholeRequest => "method, path, query and body".to_owned(),
+            Self::Fields(fields) => {
+                fields.iter().map(AnyField::name).collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
+    /// The names of the fields whose digests differ; `None` where they are not known.
+    pub(crate) fn differing(
+        &self,
+        now: &[FieldDigest],
+        then: &[FieldDigest],
+    ) -> Option<Vec<String>> {
+        let Self::Fields(fields) = self else { return None };
+        // A policy that compared other fields then says nothing about these.
+        if now.len() != fields.len() || then.len() != fields.len() {
+            return None;
+        }
+        let pairs = fields.iter().zip(now.iter().zip(then));
+        Some(pairs.filter(|(_, (now, then))| now != then).map(|(field, _)| field.name()).collect())
+    }
+}
+
+/// The fields' values, each with its length, hashed together and each alone. A field that is absent
+/// hashes as absent: leaving one out is a difference.
+fn print_fields(
+    secret: Option<&Secret>,
+    fields: &[AnyField],
+    from: &Input<'_>,
+) -> Result<Print, Refusal> {
+    let mut whole = hasher(secret);
+    whole.update(b"fields");
+    let mut digests = Vec::with_capacity(fields.len());
+    for field in fields {
+        let value = field.0.value(from)?;
+        let mut alone = hasher(secret);
+        alone.update(b"field");
+        for hasher in [&mut whole, &mut alone] {
+            match &value {
+                None => hasher.update(&[0]),
+                Some(value) => hasher.update(&[1]).update(&length(value.as_bytes())),
+            };
+        }
+        if let Some(value) = &value {
+            whole.update(value.as_bytes());
+            alone.update(value.as_bytes());
+        }
+        let mut digest = FieldDigest::default();
+        let alone = alone.finalize();
+        digest.copy_from_slice(&alone.as_bytes()[..size_of::<FieldDigest>()]);
+        digests.push(digest);
+    }
+    let whole = Some(Fingerprint::from_bytes(*whole.finalize().as_bytes()));
+    Ok(Print { whole, fields: digests })
+}
+
+/// Method, path, query and body, hashed under the deployment's secret or a fixed context.
+///
+/// Headers are left out: a retry may come over another connection, through another proxy, with another
+/// trace. So is the framing of the body.
+fn whole_request(secret: Option<&Secret>, head: &Parts, body: &Bytes) -> Fingerprint {
+    let mut hasher = hasher(secret);
+    for field in [head.method.as_str().as_bytes(), head.uri.path().as_bytes()] {
+        hasher.update(&length(field)).update(field);
+    }
+    // A query that is empty and one that is absent are different requests to a handler.
+    match head.uri.query() {
+        None => hasher.update(&[0]),
+        Some(query) => {
+            hasher.update(&[1]).update(&length(query.as_bytes())).update(query.as_bytes())
+        }
+    };
+    hasher.update(body);
+    Fingerprint::from_bytes(*hasher.finalize().as_bytes())
+}
+
+fn hasher(secret: Option<&Secret>) -> blake3::Hasher {
+    match secret {
+        Some(secret) => blake3::Hasher::new_keyed(secret.fingerprint_key()),
+        None => blake3::Hasher::new_derive_key(CONTEXT),
+    }
+}
+
+fn length(bytes: &[u8]) -> [u8; 8] {
+    (bytes.len() as u64).to_le_bytes()
+}
