@@ -89,6 +89,18 @@ impl Source for Json {
     }
 }
 
+impl crate::fingerprint::Field for Json {
+    fn value(&self, from: &Input<'_>) -> Result<Option<crate::fingerprint::FieldValue>, Refusal> {
+        Ok(self
+            .read(from)?
+            .map(|identity| crate::fingerprint::FieldValue::new(identity.as_bytes().to_vec())))
+    }
+
+    fn name(&self) -> String {
+        self.describe()
+    }
+}
+
 impl Json {
     /// The identity that this JSON value is.
     fn leaf(&self, json: &str) -> Result<Identity, Refusal> {
