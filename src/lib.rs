@@ -12,6 +12,7 @@ mod layer;
 mod ledger;
 mod operation;
 mod policy;
+pub mod problems;
 mod record;
 mod refusal;
 mod rule;
