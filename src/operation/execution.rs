@@ -16,7 +16,8 @@ use super::{
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
-    record::{Answer, Outcome},
+    record::{Answer, Outcome, Previous},
+    telemetry,
 };
 
 /// A handler's run under a grant.
@@ -42,6 +43,9 @@ impl Execution {
         let watched =
             way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
         let (shared, subject) = way.started();
+        if grant.previous == Previous::AbandonedUnknown {
+            telemetry::rerun(&subject, &grant);
+        }
         Some(Self { operation, settlement: Settlement::new(shared, subject, grant, watched) })
     }
 
