@@ -1,6 +1,10 @@
 //! Releases and completions the store has not taken yet.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout};
 
@@ -197,12 +201,12 @@ impl Drop for Sending {
     }
 }
 
-/// A claim whose answer is awaited though its request has gone.
-pub(in crate::operation) struct Orphaned(pub(super) Keeper);
+/// A claim that was or will be sent, and of which it is not known that nothing is owed.
+pub(in crate::operation) struct Claiming(pub(super) Keeper);
 
-impl Drop for Orphaned {
+impl Drop for Claiming {
     fn drop(&mut self) {
-        self.0.schedule().orphans -= 1;
+        self.0.inner.claims.fetch_sub(1, Ordering::SeqCst);
         self.0.inner.ended.notify_waiters();
     }
 }

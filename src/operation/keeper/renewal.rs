@@ -62,7 +62,7 @@ impl Keeper {
         };
         let (id, wake) = {
             let mut schedule = self.schedule();
-            if schedule.draining {
+            if self.is_draining() {
                 return None;
             }
             schedule.add_run(run, due)
