@@ -2,7 +2,7 @@
 //!
 //! Every event here is listed in `docs/operations.md` with what it means and what to do.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
@@ -104,11 +104,11 @@ pub(crate) fn stored_late(grant: &Grant) {
 }
 
 /// Only that it was executed could be stored.
-pub(crate) fn body_not_stored(grant: &Grant, error: &StoreError) {
+pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
     warn!(
         key = grant.key.digest(),
         %error,
-        "body not stored: the store has no room for the answer, so it only remembers that the \
+        "body not stored: there is no room for the answer, so it is only remembered that the \
          operation was executed; later deliveries do not get the answer: give the store more room"
     );
 }

@@ -22,6 +22,8 @@ const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
 /// A write that is tried until it is answered, or the record's hold is over.
 pub(super) struct Late {
     write: Write,
+    /// Its number in the schedule; 0 before it has one.
+    pub(super) id: u64,
     pub(super) due: Instant,
     pub(super) not_before: Instant,
     until: Instant,
@@ -59,7 +61,7 @@ impl Late {
 
     fn new(write: Write, not_before: Instant, hold: Duration) -> Self {
         let until = not_before + hold;
-        Self { write, due: not_before, not_before, until, pause: RETRY_AFTER }
+        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -78,6 +80,23 @@ impl Late {
     pub(super) fn shrink(&mut self) {
         if let Write::Completion { kept, marker, .. } = &mut self.write {
             *kept = marker.clone();
+        }
+    }
+
+    /// The same, because too many answers wait for the store.
+    pub(super) fn shrink_to_fit(&mut self) {
+        if let Write::Completion { grant, .. } = &self.write
+            && self.can_shrink()
+        {
+            telemetry::body_not_stored(grant, &"too many bytes of answers wait for the store");
+            self.shrink();
+        }
+    }
+
+    fn can_shrink(&self) -> bool {
+        match &self.write {
+            Write::Release(_) => false,
+            Write::Completion { kept, marker, .. } => kept.payload.len() > marker.payload.len(),
         }
     }
 
@@ -109,7 +128,7 @@ impl Late {
                     // from taking the operation for abandoned.
                     let _ = in_time(store.renew(grant.clone())).await;
                 }
-                after_completion(grant, answer)
+                after_completion(grant, answer, self.can_shrink())
             }
         }
     }
@@ -133,7 +152,7 @@ impl Late {
     }
 }
 
-fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried {
+fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shrink: bool) -> Tried {
     match answer {
         Ok(Written::Stored) => telemetry::stored_late(grant),
         Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
@@ -141,7 +160,7 @@ fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried
         Ok(Written::Lost(State::Completed)) => {}
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
         Ok(Written::Foreign) => telemetry::never_stored(grant, "the record is none of ours"),
-        Err(error) if error.is_full() => {
+        Err(error) if error.is_full() && can_shrink => {
             telemetry::body_not_stored(grant, &error);
             return Tried::Shrunk;
         }

@@ -95,7 +95,7 @@ impl Schedule {
             }
         }
         if self.late_bytes + late.bytes() > LATE_BYTES_AT_MOST {
-            late.shrink();
+            late.shrink_to_fit();
         }
         self.late_bytes += late.bytes();
         self.insert_late(late, due);
@@ -181,13 +181,17 @@ impl Schedule {
     }
 
     fn insert_late(&mut self, mut late: Late, due: Instant) {
-        self.last += 1;
+        // One that comes back keeps its number, so that the first is the oldest.
+        if late.id == 0 {
+            self.last += 1;
+            late.id = self.last;
+        }
         late.due = due.max(late.not_before);
-        self.due.insert((late.due, self.last));
+        self.due.insert((late.due, late.id));
         if late.is_release() {
-            self.releases.insert(self.last, late);
+            self.releases.insert(late.id, late);
         } else {
-            self.completions.insert(self.last, late);
+            self.completions.insert(late.id, late);
         }
     }
 }
