@@ -37,7 +37,7 @@ use crate::{
 /// How many store calls the keeper makes at once.
 const CALLS_AT_ONCE: usize = 256;
 
-/// How long one store call of the keeper may take.
+/// How long the store may take for a late write.
 const CALL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Handle to what a layer keeps.

@@ -67,7 +67,9 @@ impl Schedule {
             self.due.remove(&(before, id));
         }
         self.due.insert((due, id));
-        self.wake_at.is_none_or(|wake_at| due < wake_at)
+        // A time that is past is that of a task that is awake; another may sleep for longer.
+        let now = Instant::now();
+        self.wake_at.is_none_or(|wake_at| due < wake_at || wake_at <= now)
     }
 
     /// Renews the run's lease no more.
