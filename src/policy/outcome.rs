@@ -58,7 +58,10 @@ impl Policy {
             None => self.of_status(answer.status()),
         };
         match (&self.keep_if, ending) {
-            (Some(keep_if), Ending::Keep) if !keep_if(answer) => Ending::Release(Reason::Failed),
+            // Not asked about a body that was not seen: that it is too long is no failure.
+            (Some(keep_if), Ending::Keep) if answer.body().is_some() && !keep_if(answer) => {
+                Ending::Release(Reason::Failed)
+            }
             _ => ending,
         }
     }
