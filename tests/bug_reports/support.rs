@@ -1,7 +1,10 @@
 //! What these tests share: a shop whose handler can be held, requests to it, and servers around it.
 
 use std::{
+    convert::Infallible,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     thread,
     time::{Duration, Instant},
 };
@@ -17,10 +20,11 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, Full};
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
 };
 use tower::ServiceExt;
@@ -152,7 +156,11 @@ pub(crate) struct Shop {
 impl Shop {
     /// One that answers at once.
     pub(crate) fn open() -> Self {
-        Self { started: Runs::new(), finished: Runs::new(), open: Arc::new(watch::Sender::new(true)) }
+        Self {
+            started: Runs::new(),
+            finished: Runs::new(),
+            open: Arc::new(watch::Sender::new(true)),
+        }
     }
 
     /// One whose runs wait.
@@ -359,3 +367,34 @@ pub(crate) async fn only_key(store: &impl Store) -> RecordKey {
 
 /// 200, for those who only want the status.
 pub(crate) const OK: StatusCode = StatusCode::OK;
+
+/// A body whose frames come when the test sends them, and whose length nobody knows before its end.
+#[derive(Debug)]
+pub(crate) struct Pieces(mpsc::UnboundedReceiver<Frame<Bytes>>);
+
+/// Such a body and its sender; dropped, the sender ends it.
+pub(crate) fn pieces() -> (mpsc::UnboundedSender<Frame<Bytes>>, Pieces) {
+    let (send, receive) = mpsc::unbounded_channel();
+    (send, Pieces(receive))
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|frame| frame.map(Ok))
+    }
+}
+
+/// An answer of these chunks, which are all there.
+pub(crate) fn streamed(chunks: impl IntoIterator<Item = &'static str>) -> AxumResponse {
+    let (send, body) = pieces();
+    for chunk in chunks {
+        send.send(Frame::data(chunk.into())).expect("the body is there");
+    }
+    AxumResponse::new(Body::new(body))
+}
