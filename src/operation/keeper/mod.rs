@@ -10,7 +10,10 @@ mod schedule;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use late::{Late, Orphaned, Sending};
+use late::{Late, Sending};
 use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
@@ -46,6 +49,8 @@ struct Inner {
     store: Arc<dyn DynStore>,
     /// Held for a few map operations at a time and never across an await, so the standard mutex.
     schedule: Mutex<Schedule>,
+    /// Claims that were sent, or are about to be, and are neither executions nor called off yet.
+    claims: AtomicUsize,
     /// Something became due earlier than the tasks know.
     earlier: Notify,
     /// Something ended, for `drain`.
@@ -77,6 +82,7 @@ impl Keeper {
             inner: Arc::new(Inner {
                 store,
                 schedule: Mutex::new(Schedule::default()),
+                claims: AtomicUsize::new(0),
                 earlier: Notify::new(),
                 ended: Notify::new(),
                 calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
@@ -101,10 +107,21 @@ impl Keeper {
         self.keep_late(Late::completion(grant, kept, marker), first);
     }
 
-    /// Counts a claim whose answer is awaited though its request has gone.
-    pub(super) fn count_orphan(&self) -> Orphaned {
-        self.schedule().orphans += 1;
-        Orphaned(self.clone())
+    /// Lets a claim be sent; `None` when the layer is told to end.
+    ///
+    /// Counted before the look and said before the count is read, so that a drain either waits for
+    /// the claim or keeps it from being sent.
+    pub(super) fn let_claim(&self) -> Option<Claiming> {
+        self.inner.claims.fetch_add(1, SeqCst);
+        let claiming = Claiming(self.clone());
+        (!self.is_draining()).then_some(claiming)
+    }
+
+    fn left(&self) -> Drained {
+        // The claims first: one that ends meanwhile has left what it owes in the schedule before.
+        let claims = self.inner.claims.load(SeqCst);
+        let left = self.schedule().left();
+        Drained { unsent: left.unsent + claims, ..left }
     }
 
     /// Starts nothing new, and waits until everything has ended or the time is over.
@@ -122,9 +139,9 @@ impl Keeper {
             let mut ended = std::pin::pin!(ended);
             // Registered before the look, so that an end in between is not missed.
             ended.as_mut().enable();
-            let left = self.schedule().left();
+            let left = self.left();
             if left.is_clean() || timeout_at(until, ended).await.is_err() {
-                return self.schedule().left();
+                return self.left();
             }
         }
     }
@@ -188,6 +205,16 @@ impl Keeper {
                 Step::End => return,
             }
         }
+    }
+}
+
+/// A claim that a drain waits for.
+pub(super) struct Claiming(Keeper);
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        self.0.inner.claims.fetch_sub(1, SeqCst);
+        self.0.inner.ended.notify_waiters();
     }
 }
 
