@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{Keeper, Shared, keeper::Claiming};
+use super::{Keeper, Shared};
 use crate::{
     record::ClaimToken,
     store::{BoxFuture, Claim, Claimed, Release, StoreError, Takeover},
@@ -45,8 +45,6 @@ struct Debt {
     too_late: Option<Instant>,
     /// The store has granted, or may have.
     granted: bool,
-    /// There as long as anything may be owed; a drain waits for it.
-    claiming: Option<Claiming>,
 }
 
 impl Claimant {
@@ -61,21 +59,12 @@ impl Claimant {
     }
 
     /// Asks until there is an answer or the time for a claim is over. The answer is `Granted` only
-    /// with a lease of which at least half is left. `None` when the layer is told to end.
+    /// with a lease of which at least half is left.
     ///
     /// # Cancel safety
     ///
     /// What was sent is called off when the claimant is dropped.
-    pub(super) async fn claim(&mut self, takeover: Takeover) -> Option<Answer> {
-        if self.debt.claiming.is_none() {
-            self.debt.claiming = Some(self.shared.keeper.let_claim()?);
-        }
-        let answer = self.claim_in_time(takeover).await;
-        self.debt.forget_if_paid();
-        Some(answer)
-    }
-
-    async fn claim_in_time(&mut self, takeover: Takeover) -> Answer {
+    pub(super) async fn claim(&mut self, takeover: Takeover) -> Answer {
         let until = Instant::now() + self.claim.within;
         let mut pause = RESEND_AFTER;
         loop {
@@ -141,13 +130,6 @@ impl Debt {
         self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
     }
 
-    /// A request that only waits, with nothing owed, keeps no drain waiting.
-    fn forget_if_paid(&mut self) {
-        if !self.granted && self.unanswered == 0 {
-            self.claiming = None;
-        }
-    }
-
     /// Calls off what was sent: now if it was granted, and once it is too late for what has no
     /// answer yet.
     fn settle(mut self, release: Release, keeper: &Keeper, call_within: Duration) {
@@ -182,6 +164,7 @@ struct Orphan {
 
 impl Orphan {
     async fn wait_for(mut self, answer: BoxFuture<Answer>, call_within: Duration) {
+        let _counted = self.keeper.count_orphan();
         if let Ok(Ok(claimed)) = tokio::time::timeout(call_within, answer).await {
             self.debt.answered(&claimed);
         }

@@ -6,9 +6,7 @@ use std::{sync::Arc, time::SystemTime};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::{
-    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
-};
+use super::{Shared, claimant::Claimant, handle::Subject, recovery::recover, wait};
 use crate::{
     policy::OnAbandoned,
     record::{ClaimToken, Fence, Fingerprint, Grant, Previous},
@@ -48,8 +46,6 @@ pub(super) enum Met {
     Granted(Granted),
     /// Anything else that a store may say.
     Other(Result<Claimed, StoreError>),
-    /// Nothing was asked: the layer is told to end.
-    Ending,
 }
 
 impl Way {
@@ -101,10 +97,7 @@ impl Way {
     ///
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
-        let Some(answer) = self.claimant.claim(self.takeover).await else {
-            return Met::Ending;
-        };
-        match answer {
+        match self.claimant.claim(self.takeover).await {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
@@ -125,7 +118,6 @@ impl Way {
         let mut claimed = match met {
             Met::Granted(_) => return Ok(None),
             Met::Other(Ok(claimed)) => claimed,
-            Met::Ending => return Err(shutting_down()),
             Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
         };
         if let Claimed::InProgress(met) = claimed {

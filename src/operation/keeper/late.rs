@@ -198,3 +198,13 @@ impl Drop for Sending {
         self.keeper.inner.earlier.notify_waiters();
     }
 }
+
+/// A claim whose answer is awaited though its request has gone.
+pub(in crate::operation) struct Orphaned(pub(super) Keeper);
+
+impl Drop for Orphaned {
+    fn drop(&mut self) {
+        self.0.schedule().orphans -= 1;
+        self.0.inner.ended.notify_waiters();
+    }
+}

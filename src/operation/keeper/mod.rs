@@ -10,10 +10,7 @@ mod schedule;
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -23,7 +20,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use late::{Late, Sending};
+use late::{Late, Orphaned, Sending};
 use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
@@ -49,8 +46,6 @@ struct Inner {
     store: Arc<dyn DynStore>,
     /// Held for a few map operations at a time and never across an await, so the standard mutex.
     schedule: Mutex<Schedule>,
-    /// Claims that were sent, or are about to be, and are neither executions nor called off yet.
-    claims: AtomicUsize,
     /// Something became due earlier than the tasks know.
     earlier: Notify,
     /// Something ended, for `drain`.
@@ -82,7 +77,6 @@ impl Keeper {
             inner: Arc::new(Inner {
                 store,
                 schedule: Mutex::new(Schedule::default()),
-                claims: AtomicUsize::new(0),
                 earlier: Notify::new(),
                 ended: Notify::new(),
                 calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
@@ -107,21 +101,10 @@ impl Keeper {
         self.keep_late(Late::completion(grant, kept, marker), first);
     }
 
-    /// Lets a claim be sent; `None` when the layer is told to end.
-    ///
-    /// Counted before the look and said before the count is read, so that a drain either waits for
-    /// the claim or keeps it from being sent.
-    pub(super) fn let_claim(&self) -> Option<Claiming> {
-        self.inner.claims.fetch_add(1, SeqCst);
-        let claiming = Claiming(self.clone());
-        (!self.is_draining()).then_some(claiming)
-    }
-
-    fn left(&self) -> Drained {
-        // The claims first: one that ends meanwhile has left what it owes in the schedule before.
-        let claims = self.inner.claims.load(SeqCst);
-        let left = self.schedule().left();
-        Drained { unsent: left.unsent + claims, ..left }
+    /// Counts a claim whose answer is awaited though its request has gone.
+    pub(super) fn count_orphan(&self) -> Orphaned {
+        self.schedule().orphans += 1;
+        Orphaned(self.clone())
     }
 
     /// Starts nothing new, and waits until everything has ended or the time is over.
@@ -139,9 +122,9 @@ impl Keeper {
             let mut ended = std::pin::pin!(ended);
             // Registered before the look, so that an end in between is not missed.
             ended.as_mut().enable();
-            let left = self.left();
+            let left = self.schedule().left();
             if left.is_clean() || timeout_at(until, ended).await.is_err() {
-                return self.left();
+                return self.schedule().left();
             }
         }
     }
@@ -205,16 +188,6 @@ impl Keeper {
                 Step::End => return,
             }
         }
-    }
-}
-
-/// A claim that a drain waits for.
-pub(super) struct Claiming(Keeper);
-
-impl Drop for Claiming {
-    fn drop(&mut self) {
-        self.0.inner.claims.fetch_sub(1, SeqCst);
-        self.0.inner.ended.notify_waiters();
     }
 }
 

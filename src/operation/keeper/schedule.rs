@@ -21,6 +21,8 @@ const IDLE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Schedule {
     pub(super) draining: bool,
+    /// Claims whose answer is awaited though their request has gone.
+    pub(super) orphans: usize,
     pub(super) runs: HashMap<u64, Run>,
     releases: BTreeMap<u64, Late>,
     completions: BTreeMap<u64, Late>,
@@ -131,7 +133,7 @@ impl Schedule {
     pub(super) fn left(&self) -> Drained {
         Drained {
             running: self.runs.len(),
-            unsent: self.releases.len() + self.completions.len() + self.sending,
+            unsent: self.releases.len() + self.completions.len() + self.sending + self.orphans,
         }
     }
 
