@@ -8,7 +8,7 @@ use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
 use crate::{
     operation::Subject,
-    record::{Grant, RecordKey, Unreadable},
+    record::{Grant, RecordKey, State, Unreadable},
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -101,6 +101,11 @@ pub(crate) fn never_stored(grant: &Grant, why: &'static str) {
 /// An answer was stored after all.
 pub(crate) fn stored_late(grant: &Grant) {
     debug!(key = grant.key.digest(), attempt = grant.attempt, "answer stored late");
+}
+
+/// A release came after somebody else had the operation.
+pub(crate) fn released_late(grant: &Grant, state: State) {
+    debug!(key = grant.key.digest(), attempt = grant.attempt, ?state, "released late");
 }
 
 /// Only that it was executed could be stored.
