@@ -147,6 +147,16 @@ pub struct RawAnswer {
     pub trailers: HeaderMap,
 }
 
+impl RawAnswer {
+    /// The same as a response, to be looked at like any other. Without the trailers.
+    pub fn into_response(self) -> Response<Bytes> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+}
+
 impl RawClient {
     /// Connects.
     ///
