@@ -201,9 +201,8 @@ async fn case_16_case_and_spaces_within_the_quotes_tell_keys_apart() {
 async fn case_17_no_key_can_reach_into_the_store_or_into_another_rule() {
     let redis = RedisServer::start().await;
     let store = RedisStore::connect(&redis.url()).await.unwrap();
-    let rules = Rules::new()
-        .add(Rule::new("a", api()).path("/a"))
-        .add(Rule::new("a:b", api()).path("/ab"));
+    let rules =
+        Rules::new().add(Rule::new("a", api()).path("/a")).add(Rule::new("a:b", api()).path("/ab"));
     let shop = Shop::over(store, rules).await;
     let keys = [
         "b:c",

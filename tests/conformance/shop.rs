@@ -13,7 +13,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, header::CONTENT_TYP
 use http_body_util::Full;
 use tokio::sync::watch;
 use tower_idempotency::{
-    IdempotencyLayer, MemoryStore, Operation, Policy, RecordKey, Rule, Rules, Scope, Store,
+    IdempotencyLayer, MemoryStore, Operation, Policy, Rule, Rules, Scope, Store,
     store::{Cursor, Listed},
     test_util::{Faults, FaultyStore},
 };
@@ -24,6 +24,10 @@ pub(crate) struct Shop<S = MemoryStore> {
     pub(crate) server: Server,
     /// How often a handler was started.
     pub(crate) runs: Runs,
+    /// How often a handler came to its end.
+    pub(crate) finished: Runs,
+    /// How many requests have come to the service, before their bodies.
+    pub(crate) came: Runs,
     /// How many requests have left the service, answered or dropped.
     pub(crate) gone: Runs,
     /// The store, behind the faults.
@@ -36,6 +40,7 @@ pub(crate) struct Shop<S = MemoryStore> {
 #[derive(Clone)]
 struct Handler {
     runs: Runs,
+    finished: Runs,
     open: watch::Receiver<bool>,
 }
 
@@ -63,25 +68,43 @@ impl<S: Store + Clone> Shop<S> {
         rules: impl Into<Rules>,
         around: impl FnOnce(Router) -> Router,
     ) -> Self {
+        Self::counted(store, rules, around, Runs::new()).await
+    }
+
+    /// Another process with these rules over this store. What is executed here and there is counted
+    /// together.
+    pub(crate) async fn beside(&self, store: S, rules: impl Into<Rules>) -> Self {
+        Self::counted(store, rules, |app| app, self.runs.clone()).await
+    }
+
+    async fn counted(
+        store: S,
+        rules: impl Into<Rules>,
+        around: impl FnOnce(Router) -> Router,
+        runs: Runs,
+    ) -> Self {
         let faulty = FaultyStore::new(store.clone());
         let faults = faulty.faults();
-        let (runs, gone) = (Runs::new(), Runs::new());
+        let [finished, came, gone] = std::array::from_fn(|_| Runs::new());
         let open = watch::Sender::new(true);
-        let handler = Handler { runs: runs.clone(), open: open.subscribe() };
+        let handler =
+            Handler { runs: runs.clone(), finished: finished.clone(), open: open.subscribe() };
         let app = Router::new()
             .fallback(move |operation: Option<Operation>, headers: HeaderMap| {
                 handler.clone().answer(operation, headers)
             })
             .layer(IdempotencyLayer::new(faulty, rules));
-        let counted = gone.clone();
+        let counted = (came.clone(), gone.clone());
         let app = around(app).layer(from_fn(move |request: AnyRequest, next: Next| {
-            let leaving = Leaving(counted.clone());
+            counted.0.add();
+            let leaving = Leaving(counted.1.clone());
             async move {
                 let _leaving = leaving;
                 next.run(request).await
             }
         }));
-        Self { server: Server::start(app).await, runs, gone, store, faults, open }
+        let server = Server::start(app).await;
+        Self { server, runs, finished, came, gone, store, faults, open }
     }
 
     /// Handlers wait from now on, each after it was counted.
@@ -125,10 +148,10 @@ impl<S: Store + Clone> Shop<S> {
         records.remove(0)
     }
 
-    /// Waits for the lease of this record to be over, on a server whose clock cannot be turned.
-    pub(crate) async fn wait_until_abandoned(&self, key: RecordKey) {
+    /// Waits until the lease of the only record is over, at a server whose clock cannot be turned.
+    pub(crate) async fn wait_until_abandoned(&self) {
         let abandoned = async {
-            while !self.records().await.iter().any(|one| one.key == key && one.is_abandoned()) {
+            while !self.record().await.is_abandoned() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -146,9 +169,16 @@ impl Handler {
     ) -> axum::response::Response {
         let run = self.runs.add();
         self.open.wait_for(|open| *open).await.expect("the shop outlives its requests");
-        let key = operation.as_ref().map_or("-", Operation::key);
+        self.finished.add();
+        let (key, attempt) = match &operation {
+            Some(operation) => (operation.key(), operation.attempt()),
+            None => ("-", 0),
+        };
         match headers.get("x-answer").map(|answer| answer.to_str().unwrap()) {
-            None => (StatusCode::CREATED, format!("run {run} of {key}")).into_response(),
+            None => {
+                let attempt = [("x-attempt", attempt.to_string())];
+                (StatusCode::CREATED, attempt, format!("run {run} of {key}")).into_response()
+            }
             Some("panic") => panic!("a handler that was told to"),
             Some(status) => status.parse::<StatusCode>().unwrap().into_response(),
         }
@@ -233,6 +263,20 @@ pub(crate) fn assert_refused(response: &Response<Bytes>, status: u16, kind: &str
     assert!(link.starts_with("https://") && link.ends_with(&page), "{link} is no page of {kind}");
     assert_eq!(problem["status"], status);
     problem["detail"].as_str().unwrap().to_owned()
+}
+
+/// Which attempt at its operation the answer comes from.
+#[track_caller]
+pub(crate) fn attempt(response: &Response<Bytes>) -> u32 {
+    response.headers()["x-attempt"].to_str().unwrap().parse().unwrap()
+}
+
+/// Turns the clock of this test's runtime, which is the memory store's. Whatever waits for a time
+/// that is over then goes on.
+pub(crate) async fn turn_the_clock(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
 }
 
 /// How many seconds the answer asks its client to wait.
