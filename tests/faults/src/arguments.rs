@@ -2,7 +2,7 @@
 
 use std::{env, time::Duration};
 
-/// `--listen 127.0.0.1:0 --redis URL --prefix NAME --journal FILE --lease-ms 30000 [--rerun]`
+/// `--listen 127.0.0.1:0 --redis URL --prefix NAME --journal FILE --lease-ms 30000 [--rerun] [--abrupt]`
 pub(crate) struct Arguments {
     pub(crate) listen: String,
     pub(crate) redis: String,
@@ -11,6 +11,8 @@ pub(crate) struct Arguments {
     pub(crate) lease: Duration,
     /// Whether abandoned operations are run again.
     pub(crate) rerun: bool,
+    /// Told to end, it leaves its connections alone and waits for the layer only.
+    pub(crate) abrupt: bool,
 }
 
 impl Arguments {
@@ -22,12 +24,20 @@ impl Arguments {
             journal: String::new(),
             lease: Duration::from_secs(30),
             rerun: false,
+            abrupt: false,
         };
         let mut words = env::args().skip(1);
         while let Some(word) = words.next() {
-            if word == "--rerun" {
-                read.rerun = true;
-                continue;
+            match word.as_str() {
+                "--rerun" => {
+                    read.rerun = true;
+                    continue;
+                }
+                "--abrupt" => {
+                    read.abrupt = true;
+                    continue;
+                }
+                _ => {}
             }
             let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
             match word.as_str() {

@@ -72,7 +72,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         terminated.recv().await;
         say("stopping");
     };
-    axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    if arguments.abrupt {
+        tokio::select! {
+            ended = axum::serve(listener, app) => ended?,
+            () = stop => {}
+        }
+    } else {
+        axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+    }
     let drained = layer.drain(DRAIN).await;
     say(&format!("stopped; {} running, {} unsent", drained.running, drained.unsent));
     Ok(())

@@ -63,25 +63,35 @@ impl Wire {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_answer_is_lost_is_asked_again_and_is_the_same_grant() {
+async fn a_claim_whose_answer_is_late_is_asked_again_and_is_the_same_grant() {
     let wire = Wire::new(Site::new()).await;
-    wire.proxy.swallow_replies(1);
-    let answer = wire.server.address.deliver("key").await;
+    let before = wire.proxy.counts().requests;
+    wire.proxy.hold_replies();
+    let address = wire.server.address;
+    let answer = tokio::spawn(async move { address.deliver("key").await });
+    wire.proxy.wait_until(|counts| counts.requests >= before + 2).await;
+    wire.proxy.heal();
+    let answer = answer.await.unwrap();
     assert_eq!(answer.body, wire.site.runs().only("key").text);
-    assert!(answer.took >= Duration::from_millis(400), "an answer was lost: {answer:?}");
     wire.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_never_answered_is_refused_in_time_and_called_off() {
     let wire = Wire::new(Site::new()).await;
-    wire.proxy.swallow_replies(usize::MAX);
-    let refused = wire.server.address.deliver("key").await;
-    refused.assert_refusal("store_unavailable");
-    assert!(refused.took < CLAIM_WITHIN + SLACK, "{refused:?}");
+    let before = wire.proxy.counts().replies;
+    wire.proxy.hold_replies();
+    let address = wire.server.address;
+    let refused = tokio::spawn(async move { address.deliver("key").await });
+    wire.proxy.wait_until(|counts| counts.replies > before).await;
     // It was granted, and nobody knows that here: the key is busy until it is called off.
     wire.other.address.deliver("key").await.assert_refusal("in_progress");
+    let refused = refused.await.unwrap();
+    refused.assert_refusal("store_unavailable");
+    assert!(refused.took < CLAIM_WITHIN + SLACK, "{refused:?}");
     assert!(wire.site.runs().of("key").is_empty());
+    // What was held back is lost.
+    wire.proxy.cut().await;
     wire.proxy.heal();
     assert!(!wire.assert_free_or_done("key").await.replayed);
     wire.end().await;
@@ -153,11 +163,13 @@ async fn a_connection_cut_between_claim_and_completion_costs_nothing() {
 async fn a_completion_whose_answer_is_lost_is_stored_and_the_client_gets_the_real_answer() {
     let wire = Wire::new(Site::new()).await;
     let answer = wire.start_held(json!({ "id": "key", "held": true }));
-    wire.proxy.swallow_replies(1);
+    wire.proxy.hold_replies();
     wire.server.address.go("key").await;
     let answer = answer.await.unwrap();
     assert!(answer.is_final() && !answer.replayed, "{answer:?}");
     wire.server.wait_for_line("WARN answer not stored yet");
+    wire.proxy.cut().await;
+    wire.proxy.heal();
     let replay = wire.assert_free_or_done("key").await;
     assert_eq!((replay.replayed, replay.body), (true, answer.body));
     wire.end().await;
@@ -182,22 +194,55 @@ async fn a_completion_that_cannot_be_sent_keeps_the_key_claimed_until_it_is_stor
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waited_long_for_the_store_is_told_soon_after_it_is_back() {
+    let lease = Duration::from_millis(1500);
+    let wire = Wire::new(Site::new().lease(lease)).await;
+    let answer = wire.start_held(json!({ "id": "done", "held": true }));
+    wire.proxy.hold_replies();
+    // Granted, and nobody here knows it.
+    wire.server.address.deliver("lost").await.assert_refusal("store_unavailable");
+    wire.proxy.refuse();
+    wire.proxy.cut().await;
+    wire.server.address.go("done").await;
+    let answer = answer.await.unwrap();
+    assert!(answer.is_final(), "{answer:?}");
+    // So long that whoever only doubles his pauses would come much later.
+    sleep(Duration::from_secs(8)).await;
+    for id in ["done", "lost"] {
+        wire.other.address.deliver(id).await.assert_refusal("outcome_unknown");
+    }
+    wire.proxy.heal();
+    // One second is the store's: it pauses as long between two attempts to connect.
+    let within = Duration::from_secs(1) + lease;
+    let replay = wire.other.address.deliver_until_final(&json!({ "id": "done" }), within).await;
+    assert_eq!((replay.replayed, replay.body), (true, answer.body));
+    let run = wire.other.address.deliver_until_final(&json!({ "id": "lost" }), within).await;
+    assert!(!run.replayed);
+    wire.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_release_whose_answer_is_lost_lets_the_key_run_again_without_an_alarm() {
     let mut wire = Wire::new(Site::new()).await;
     let run = json!({ "id": "key", "held": true, "answers": 500 });
     let answer = wire.start_held(run);
-    wire.proxy.swallow_replies(1);
+    wire.proxy.hold_replies();
     wire.server.address.go("key").await;
-    assert_eq!(answer.await.unwrap().status, 500);
     let again = json!({ "id": "key" });
     let again = wire.other.address.deliver_until_final(&again, SLACK).await;
     assert!(!again.replayed);
+    assert_eq!(answer.await.unwrap().status, 500);
+    // The answer is lost, and the release is sent again.
+    wire.proxy.cut().await;
+    let before = wire.proxy.counts().replies;
+    wire.proxy.heal();
+    wire.proxy.wait_until(|counts| counts.replies > before + 1).await;
     let runs = wire.site.runs();
     let [failed, ran] = runs.of("key") else { panic!("{:?}", runs.of("key")) };
     assert_eq!((failed.attempt, failed.previous.as_str()), (1, "Nothing"));
     assert_eq!((ran.attempt, ran.previous.as_str()), (2, "Failed"));
-    // The release is sent again and meets the second run. It was the first one's word that the
-    // second may run: an alarm about two executions would be a false one.
+    // It met the second run. That one was there by the first one's own word: an alarm about two
+    // executions would be a false one.
     wire.server.signal(tower_idempotency_test_support::Signal::SIGTERM);
     let mut said = Vec::new();
     loop {
@@ -217,10 +262,13 @@ async fn a_renewal_whose_answer_is_lost_is_sent_again_and_the_lease_holds() {
     let lease = Duration::from_millis(3000);
     let wire = Wire::new(Site::new().lease(lease)).await;
     let answer = wire.start_held(json!({ "id": "key", "held": true }));
-    let before = wire.proxy.counts().replies;
-    wire.proxy.swallow_replies(2);
-    wire.proxy.wait_until(|counts| counts.replies >= before + 4).await;
-    sleep(lease / 3).await;
+    let before = wire.proxy.counts();
+    wire.proxy.hold_replies();
+    wire.proxy.wait_until(|counts| counts.requests >= before.requests + 2).await;
+    wire.proxy.cut().await;
+    wire.proxy.heal();
+    wire.proxy.wait_until(|counts| counts.connections > before.connections).await;
+    sleep(lease / 2).await;
     // More than a lease after the claim.
     wire.other.address.deliver("key").await.assert_refusal("in_progress");
     wire.server.address.go("key").await;

@@ -82,8 +82,17 @@ async fn a_server_that_is_killed_in_place_of_being_told_leaves_its_runs_without_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_on_their_way_when_a_server_is_told_to_end_are_run_or_called_off() {
+    claims_on_their_way(Site::new(), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_for_claims_on_their_way_though_nobody_waits_for_their_connections() {
+    claims_on_their_way(Site::new().abrupt(), false).await;
+}
+
+/// A server is told to end while claims are on their way, and their clients leave or do not.
+async fn claims_on_their_way(site: Site, clients_leave: bool) {
     let redis = RedisServer::start().await;
-    let site = Site::new();
     let proxy = Proxy::to(redis.address()).await;
     let mut ends = site.server(&proxy.redis_url());
     let other = site.server(&redis.url());
@@ -97,7 +106,9 @@ async fn claims_on_their_way_when_a_server_is_told_to_end_are_run_or_called_off(
     }
     proxy.wait_until(|counts| counts.requests > before).await;
     ends.signal(Signal::SIGTERM);
-    drop(clients);
+    if clients_leave {
+        clients.clear();
+    }
     assert_eq!(ends.wait_for_line("stopped; "), "stopped; 0 running, 0 unsent");
     assert!(ends.process.wait());
     let busy: Vec<_> = records(&redis).await.into_iter().filter(|r| r.leased.is_some()).collect();

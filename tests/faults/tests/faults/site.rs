@@ -42,12 +42,13 @@ pub(crate) struct Site {
     directory: Directory,
     pub(crate) lease: Duration,
     pub(crate) rerun: bool,
+    abrupt: bool,
 }
 
 impl Site {
     /// Servers that refuse what is abandoned, with leases that do not end in a test.
     pub(crate) fn new() -> Self {
-        Self { directory: Directory::new(), lease: LONG_LEASE, rerun: false }
+        Self { directory: Directory::new(), lease: LONG_LEASE, rerun: false, abrupt: false }
     }
 
     pub(crate) fn lease(mut self, lease: Duration) -> Self {
@@ -58,6 +59,12 @@ impl Site {
     /// Servers that run again what is abandoned.
     pub(crate) fn rerun(mut self) -> Self {
         self.rerun = true;
+        self
+    }
+
+    /// Servers that wait for the layer alone when they are told to end, not for their connections.
+    pub(crate) fn abrupt(mut self) -> Self {
+        self.abrupt = true;
         self
     }
 
@@ -73,6 +80,9 @@ impl Site {
         arguments.extend(["--lease-ms", lease.as_str()]);
         if self.rerun {
             arguments.push("--rerun");
+        }
+        if self.abrupt {
+            arguments.push("--abrupt");
         }
         let process = Process::start(env!("CARGO_BIN_EXE_tower-idempotency-faults"), &arguments);
         let line = block_in_place(|| process.wait_for_line("listening on "));
@@ -311,7 +321,7 @@ pub(crate) async fn assert_records_are_of(runs: &Runs, redis: &RedisServer) {
         assert!(!record.expires_in.is_zero(), "every record expires: {record:?}");
         match record.state {
             State::Completed => {
-                assert!(completed.insert((record.mark.fence.get(), record.attempt)))
+                assert!(completed.insert((record.mark.fence.get(), record.attempt)));
             }
             // Called off: as good as absent.
             State::Released if record.attempt == 0 => {}
