@@ -98,7 +98,7 @@ mod tests {
     fn no_page_is_of_a_problem_that_does_not_exist() {
         let pages =
             std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems")).unwrap();
-        let mut found: Vec<_> =
+        let mut found: Vec<String> =
             pages.map(|page| page.unwrap().file_name().into_string().unwrap()).collect();
         let mut known: Vec<_> = PAGES.iter().map(|(_, _, page, _)| format!("{page}.md")).collect();
         found.sort();

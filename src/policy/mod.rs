@@ -354,8 +354,9 @@ impl Policy {
     /// Keeps an answer only if this says so, for senders that read the body: an answer that would
     /// be kept by its status, and of which this says no, is released as failed.
     ///
-    /// It is asked with the headers that would be stored. Not asked about an answer whose body was too
-    /// large or too slow to be captured: that one ran, and is kept.
+    /// It is asked with the headers that would be stored. It is not asked about an answer whose body is
+    /// too large to be kept or has no end in time: that one is kept. If it panics, the outcome is
+    /// uncertain.
     ///
     /// # Example: a sender that comes again until it reads `success`
     ///
