@@ -5,7 +5,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use pin_project_lite::pin_project;
@@ -35,10 +35,13 @@ impl<T: Send + 'static> Future for Detach<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("Detach is not polled after its end");
-        let output = ready!(work.as_mut().poll(cx));
-        self.work = None;
-        Poll::Ready(output)
+        // Taken out while it is polled, so that work that panicked is not moved to a task.
+        let mut work = self.work.take().expect("Detach is not polled after its end");
+        let polled = work.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.work = Some(work);
+        }
+        polled
     }
 }
 

@@ -1,5 +1,7 @@
 //! From the grant on: the handler, its answer, and what the store is told of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
 use http_body::Body;
@@ -85,7 +87,7 @@ where
         Ok(Done { head, body })
     });
     match handler.await {
-        Ok(Ok(done)) => Ok(Ok(execution.conclude(done).await)),
+        Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
         Ok(Err(error)) => {
             execution.settlement.uncertain("the handler ended in an error").await;
             Ok(Err(error))
@@ -108,7 +110,7 @@ fn has_an_end(head: &Parts) -> bool {
 }
 
 impl Execution {
-    async fn conclude<R>(self, done: Done<R>) -> Response<ResponseBody<R>> {
+    async fn conclude<R>(self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
@@ -124,17 +126,25 @@ impl Execution {
             }
             Captured::Broken { chunks, error } => {
                 self.settlement.uncertain("the answer broke off").await;
-                return Response::from_parts(head, ResponseBody::broken(chunks, error));
+                return Ok(Response::from_parts(head, ResponseBody::broken(chunks, error)));
             }
         };
         let answer = Answer::from_parts(head.status, headers, data, trailers);
         let subject = self.operation.subject();
-        match self.ending(explicit, &answer) {
+        // The policy's `keep_if` is the user's code, like the handler.
+        let ending = match catch_unwind(AssertUnwindSafe(|| self.ending(explicit, &answer))) {
+            Ok(ending) => ending,
+            Err(panic) => {
+                self.settlement.uncertain("keep_if panicked").await;
+                return Err(panic);
+            }
+        };
+        match ending {
             Ending::Keep => {
                 if let Some(payload) = self.settlement.keep(answer).await {
                     // Another execution's answer is stored, and is the one everybody gets.
                     if let Ok(response) = replay(subject, payload) {
-                        return response;
+                        return Ok(response);
                     }
                 }
             }
@@ -143,6 +153,6 @@ impl Execution {
             }
             Ending::Release(reason) => self.settlement.release(reason).await,
         }
-        Response::from_parts(head, body)
+        Ok(Response::from_parts(head, body))
     }
 }

@@ -58,7 +58,10 @@ impl Policy {
             None => self.of_status(answer.status()),
         };
         match (&self.keep_if, ending) {
-            (Some(keep_if), Ending::Keep) if !keep_if(answer) => Ending::Release(Reason::Failed),
+            // A body that was too large to be kept cannot be read by it: the status alone counts.
+            (Some(keep_if), Ending::Keep) if answer.body().is_some() && !keep_if(answer) => {
+                Ending::Release(Reason::Failed)
+            }
             _ => ending,
         }
     }
@@ -146,6 +149,8 @@ mod tests {
         assert_eq!(policy.ending_of(&Answer::text("fail")), Ending::Release(Reason::Failed));
         let timed_out = Answer::text("success").with_status(StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(policy.ending_of(&timed_out), Ending::UNCERTAIN);
+        let too_large = Answer::text("fail").without_body();
+        assert_eq!(policy.ending_of(&too_large), Ending::Keep, "it is not asked, and it is done");
     }
 
     #[test]
