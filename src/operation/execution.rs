@@ -3,7 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_TYPE, TRANSFER_ENCODING},
+    response::Parts,
+};
 use http_body::Body;
 use tower_service::Service;
 
@@ -119,6 +123,8 @@ impl Execution {
         let headers = stored_headers(&head.headers, policy.keep_cookies);
         let (data, trailers, body) = match body {
             Captured::Whole(whole) => {
+                // It has a length now, and servers refuse to send both.
+                head.headers.remove(TRANSFER_ENCODING);
                 (Some(whole.data.clone()), whole.trailers.clone(), ResponseBody::whole(whole))
             }
             Captured::Unfinished { chunks, rest } => {
