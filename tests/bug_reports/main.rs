@@ -4,4 +4,5 @@ mod claiming;
 mod keys;
 mod lifecycle;
 mod recorded;
+mod replay;
 mod support;
