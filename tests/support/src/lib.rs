@@ -5,6 +5,7 @@
 
 mod directory;
 mod http;
+mod http2;
 mod process;
 mod proxy;
 mod redis_server;
@@ -12,7 +13,9 @@ mod runs;
 mod signal;
 
 pub use directory::Directory;
+pub use h2;
 pub use http::{RawAnswer, RawClient, Server};
+pub use http2::{Http2Answer, Http2Client, Http2Stream};
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;
