@@ -365,9 +365,6 @@ pub(crate) async fn only_key(store: &impl Store) -> RecordKey {
     keys[0]
 }
 
-/// 200, for those who only want the status.
-pub(crate) const OK: StatusCode = StatusCode::OK;
-
 /// A body whose frames come when the test sends them, and whose length nobody knows before its end.
 #[derive(Debug)]
 pub(crate) struct Pieces(mpsc::UnboundedReceiver<Frame<Bytes>>);

@@ -235,6 +235,17 @@ impl RawClient {
         read.expect("an answer within 20 s").expect("an answer before the connection ends")
     }
 
+    /// Reads until these bytes have come, and gives back everything up to them, as text.
+    ///
+    /// # Panics
+    ///
+    /// When they do not come within 20 s.
+    pub async fn read_until(&mut self, end: &str) -> String {
+        let read = timeout(ANSWER_WITHIN, self.read_through(end.as_bytes())).await;
+        let bytes = read.expect("it comes within 20 s").expect("it comes before the end");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Reads whatever comes until the server closes the connection.
     ///
     /// # Panics
