@@ -89,7 +89,8 @@ where
         drop(mem::replace(&mut self.inner, inner.clone()));
         let span = telemetry::request_span(rule.name());
         let shared = self.configuration.shared.clone();
-        ResponseFuture::protected(operation::run(shared, rule, inner, request).instrument(span))
+        let work = operation::run(shared, rule, inner, request, span.clone());
+        ResponseFuture::protected(work.instrument(span))
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! Every event here is listed in `docs/operations.md` with what it means and what to do.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
 use crate::{
     operation::Subject,
-    record::{Grant, RecordKey, Unreadable},
+    record::{Grant, RecordKey, State, Unreadable},
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -103,12 +103,17 @@ pub(crate) fn stored_late(grant: &Grant) {
     debug!(key = grant.key.digest(), attempt = grant.attempt, "answer stored late");
 }
 
+/// A release came after somebody else had the operation.
+pub(crate) fn released_late(grant: &Grant, state: State) {
+    debug!(key = grant.key.digest(), attempt = grant.attempt, ?state, "released late");
+}
+
 /// Only that it was executed could be stored.
-pub(crate) fn body_not_stored(grant: &Grant, error: &StoreError) {
+pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
     warn!(
         key = grant.key.digest(),
         %error,
-        "body not stored: the store has no room for the answer, so it only remembers that the \
+        "body not stored: there is no room for the answer, so it is only remembered that the \
          operation was executed; later deliveries do not get the answer: give the store more room"
     );
 }

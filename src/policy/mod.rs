@@ -333,6 +333,9 @@ impl Policy {
 
     /// Keeps an answer only if this says so, for senders that read the body: an answer that would
     /// be kept by its status, and of which this says no, is released as failed.
+    ///
+    /// It is not asked about an answer whose body is too large to be kept or has no end in time:
+    /// that one is kept. If it panics, the outcome is uncertain.
     #[must_use]
     pub fn keep_if(mut self, keep: impl Fn(&Answer) -> bool + Send + Sync + 'static) -> Self {
         self.keep_if = Some(Arc::new(keep));

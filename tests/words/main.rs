@@ -1,0 +1,6 @@
+//! What the documents say, held against what the code does.
+
+mod app;
+mod events;
+mod problems;
+mod settling;
