@@ -99,7 +99,7 @@ async fn redis_killed_stopped_and_restarted_under_load_loses_no_run_and_starts_n
     let servers = [site.server(&redis.url()), site.server(&redis.url())];
     let load = Arc::new(Load::default());
     let mut clients = JoinSet::new();
-    for _ in 0..10 {
+    for _ in 0..16 {
         clients.spawn(load.clone().client([servers[0].address, servers[1].address]));
     }
     for _ in 0..times() {
@@ -108,13 +108,13 @@ async fn redis_killed_stopped_and_restarted_under_load_loses_no_run_and_starts_n
     let recovered = Instant::now();
     load.over.store(true, Relaxed);
     // Each client ends with the key it is at: all are usable again, whatever had befallen them.
-    let delivered = timeout(LEASE + CLAIM_WITHIN + SLACK, clients.join_all()).await;
+    let delivered = timeout(LEASE + SLACK, clients.join_all()).await;
     let delivered: u32 = delivered.expect("keys are usable again within a lease").into_iter().sum();
     println!("{delivered} keys, usable again after {:?}", recovered.elapsed());
 
     let runs = site.runs();
     assert_eq!(runs.started.len(), delivered as usize);
-    assert!(delivered > 100, "there was a load: {delivered}");
+    assert!(delivered > 60, "there was a load: {delivered}");
     runs.assert_each_once();
     for id in runs.started.keys() {
         assert!(runs.has_ended(&runs.only(id)));

@@ -79,12 +79,16 @@ async fn a_claim_whose_answer_is_late_is_asked_again_and_is_the_same_grant() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_never_answered_is_refused_in_time_and_called_off() {
     let wire = Wire::new(Site::new()).await;
+    let before = wire.proxy.counts().replies;
     wire.proxy.hold_replies();
-    let refused = wire.server.address.deliver("key").await;
-    refused.assert_refusal("store_unavailable");
-    assert!(refused.took < CLAIM_WITHIN + SLACK, "{refused:?}");
+    let address = wire.server.address;
+    let refused = tokio::spawn(async move { address.deliver("key").await });
+    wire.proxy.wait_until(|counts| counts.replies > before).await;
     // It was granted, and nobody knows that here: the key is busy until it is called off.
     wire.other.address.deliver("key").await.assert_refusal("in_progress");
+    let refused = refused.await.unwrap();
+    refused.assert_refusal("store_unavailable");
+    assert!(refused.took < CLAIM_WITHIN + SLACK, "{refused:?}");
     assert!(wire.site.runs().of("key").is_empty());
     // What was held back is lost.
     wire.proxy.cut().await;
