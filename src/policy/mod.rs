@@ -15,12 +15,12 @@ use outcome::Statuses;
 pub use scope::Scope;
 
 use crate::{
-    fingerprint::{Compared, Field},
+    fingerprint::Compared,
     identity::{AnySource, Header, Source, header},
-    ledger::{DynResolver, Resolver},
+    ledger::DynResolver,
     record::Answer,
     refusal::Refusal,
-    verify::{AnyVerify, Verify},
+    verify::AnyVerify,
 };
 
 /// An identity came again with something else.
