@@ -8,7 +8,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{Keeper, Shared};
@@ -88,6 +88,22 @@ impl Claimant {
         }
     }
 
+    /// Calls off what was granted, now, so that whoever asks next finds the key free. What cannot be
+    /// called off now is called off when the claimant is dropped. The token is dead afterwards.
+    pub(super) async fn call_off(&mut self) {
+        if !self.debt.granted {
+            return;
+        }
+        let release = self.shared.store.clone().release(self.release());
+        if let Ok(Ok(_)) = timeout(self.call_within, release).await {
+            self.debt.granted = false;
+        }
+    }
+
+    fn release(&self) -> Release {
+        Release::called_off(self.claim.key, self.claim.token, self.claim.hold)
+    }
+
     /// The handler is started: from now on the execution answers for the grant.
     pub(super) fn started(mut self) {
         self.debt = Debt::default();
@@ -118,7 +134,7 @@ impl Claimant {
 
 impl Drop for Claimant {
     fn drop(&mut self) {
-        let release = Release::called_off(self.claim.key, self.claim.token, self.claim.hold);
+        let release = self.release();
         mem::take(&mut self.debt).settle(release, &self.shared.keeper, self.call_within);
     }
 }
@@ -165,7 +181,7 @@ struct Orphan {
 impl Orphan {
     async fn wait_for(mut self, answer: BoxFuture<Answer>, call_within: Duration) {
         let _counted = self.keeper.count_orphan();
-        if let Ok(Ok(claimed)) = tokio::time::timeout(call_within, answer).await {
+        if let Ok(Ok(claimed)) = timeout(call_within, answer).await {
             self.debt.answered(&claimed);
         }
     }

@@ -140,6 +140,10 @@ impl Way {
             return Err(self.unavailable("the claim arrived too late each time"));
         }
         self.rounds += 1;
+        if matches!(claimed, Claimed::DeliveryTaken(_)) {
+            // The business key may have been granted all the same, and is somebody else's to claim.
+            self.claimant.call_off().await;
+        }
         match claimed {
             Claimed::Completed(completed) => Ok(Some(completed.payload)),
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
