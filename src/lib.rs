@@ -130,11 +130,14 @@ mod verify;
 #[cfg(feature = "axum")]
 pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
-pub use fingerprint::{Field, FieldValue};
+pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{
-    Header, IDENTITY_BYTES_AT_MOST, Identity, Input, Json, Sent, Source, header, json, sent,
+    Each, Extension, Form, Header, IDENTITY_BYTES_AT_MOST, Identity, Input, Json, Path, Query,
+    Sent, Source, each, extension, form, header, json, path, query, sent,
 };
+#[cfg(feature = "xml")]
+pub use identity::{Xml, xml};
 pub use layer::IdempotencyLayer;
 pub use ledger::{Abandoned, Resolution, Resolver};
 pub use operation::{Drained, Handled, Operation};

@@ -152,7 +152,7 @@ impl Rules {
     /// # Errors
     ///
     /// When its pattern is none; when its name is another's; when another rule is for the same
-    /// requests.
+    /// requests; when its policy reads a parameter that its pattern does not have.
     pub fn try_add(&mut self, rule: Rule) -> Result<(), RuleError> {
         if self.rules.iter().any(|other| other.name == rule.name) {
             return Err(RuleError::new(format!(
@@ -160,6 +160,9 @@ impl Rules {
                 rule.name
             )));
         }
+        rule.policy
+            .fits_pattern(rule.pattern())
+            .map_err(|wrong| RuleError::new(format!("rule {:?}: {wrong}", rule.name)))?;
         let place = self.rules.len();
         match &rule.path {
             None => {

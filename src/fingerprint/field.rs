@@ -40,4 +40,15 @@ pub trait Field: Send + Sync + 'static {
 
     /// Its name, for messages: `JSON field /amount`.
     fn name(&self) -> String;
+
+    /// Whether it can be read where the rule has this path pattern. A rule for which it cannot is an
+    /// error when it is added to the rules.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and how to mend it.
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        let _ = pattern;
+        Ok(())
+    }
 }

@@ -1,6 +1,9 @@
 //! What must be equal when an identity comes again.
 
+mod canonical;
 mod field;
+mod fields;
+mod rest;
 
 use std::{fmt, sync::Arc};
 
@@ -8,6 +11,8 @@ use bytes::Bytes;
 use http::request::Parts;
 
 pub use field::{Field, FieldValue};
+pub use rest::BodyPart;
+pub(crate) use rest::Rest;
 
 use crate::{
     identity::Input,
@@ -26,6 +31,8 @@ pub(crate) enum Compared {
     WholeRequest,
     /// These fields, by their meaning.
     Fields(Vec<AnyField>),
+    /// Method, path, query, and the body by its meaning, but for parts of it.
+    Rest(Rest),
 }
 
 /// A field as a policy holds it.
@@ -39,6 +46,26 @@ impl AnyField {
 
     pub(crate) fn name(&self) -> String {
         self.0.name()
+    }
+}
+
+impl Compared {
+    /// Why this cannot be compared, and the mend.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        match self {
+            Self::Nothing | Self::WholeRequest | Self::Fields(_) => None,
+            Self::Rest(rest) => rest.wrong(),
+        }
+    }
+
+    /// Whether it can be read where the rule has this path pattern.
+    pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        match self {
+            Self::Nothing | Self::WholeRequest | Self::Rest(_) => Ok(()),
+            Self::Fields(fields) => {
+                fields.iter().try_for_each(|field| field.0.fits_pattern(pattern))
+            }
+        }
     }
 }
 
@@ -69,6 +96,13 @@ impl Compared {
                 fields: Vec::new(),
             }),
             Self::Fields(fields) => print_fields(secret, fields, from),
+            Self::Rest(rest) => {
+                let mut hasher = hasher(secret);
+                hasher.update(b"rest");
+                add_target(&mut hasher, from.head());
+                hasher.update(rest.meaning(from)?.as_bytes());
+                Ok(Print { whole: Some(finish(&hasher)), fields: Vec::new() })
+            }
         }
     }
 
@@ -80,6 +114,7 @@ impl Compared {
             Self::Fields(fields) => {
                 fields.iter().map(AnyField::name).collect::<Vec<_>>().join(", ")
             }
+            Self::Rest(rest) => rest.describe(),
         }
     }
 
@@ -128,8 +163,7 @@ fn print_fields(
         digest.copy_from_slice(&alone.as_bytes()[..size_of::<FieldDigest>()]);
         digests.push(digest);
     }
-    let whole = Some(Fingerprint::from_bytes(*whole.finalize().as_bytes()));
-    Ok(Print { whole, fields: digests })
+    Ok(Print { whole: Some(finish(&whole)), fields: digests })
 }
 
 /// Method, path, query and body, hashed under the deployment's secret or a fixed context.
@@ -138,6 +172,12 @@ fn print_fields(
 /// trace. So is the framing of the body.
 fn whole_request(secret: Option<&Secret>, head: &Parts, body: &Bytes) -> Fingerprint {
     let mut hasher = hasher(secret);
+    add_target(&mut hasher, head);
+    hasher.update(body);
+    finish(&hasher)
+}
+
+fn add_target(hasher: &mut blake3::Hasher, head: &Parts) {
     for field in [head.method.as_str().as_bytes(), head.uri.path().as_bytes()] {
         hasher.update(&length(field)).update(field);
     }
@@ -148,7 +188,9 @@ fn whole_request(secret: Option<&Secret>, head: &Parts, body: &Bytes) -> Fingerp
             hasher.update(&[1]).update(&length(query.as_bytes())).update(query.as_bytes())
         }
     };
-    hasher.update(body);
+}
+
+fn finish(hasher: &blake3::Hasher) -> Fingerprint {
     Fingerprint::from_bytes(*hasher.finalize().as_bytes())
 }
 

@@ -74,6 +74,22 @@ impl Header {
         self
     }
 
+    /// The value of the only line, without spaces around it.
+    pub(crate) fn line<'a>(&self, from: &Input<'a>) -> Result<Option<&'a [u8]>, Refusal> {
+        // Deliberately not HeaderMap::get, which would take the first of several.
+        let mut lines = from.head().headers.get_all(&self.name).iter();
+        let Some(value) = lines.next() else { return Ok(None) };
+        let more = lines.count();
+        if more > 0 {
+            return Err(Refusal::identity_malformed(format!(
+                "the header {name} is on {} lines; send it once, like {name}: \"{EXAMPLE}\"",
+                more + 1,
+                name = self.shown,
+            )));
+        }
+        Ok(Some(without_spaces_around(value)))
+    }
+
     fn identity(&self, value: &[u8]) -> Result<Identity, Refusal> {
         match value.first() {
             None => Err(self.refusal(value, "is empty")),
@@ -130,18 +146,7 @@ impl Header {
 
 impl Source for Header {
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        // Deliberately not HeaderMap::get, which would take the first of several.
-        let mut lines = from.head().headers.get_all(&self.name).iter();
-        let Some(value) = lines.next() else { return Ok(None) };
-        let more = lines.count();
-        if more > 0 {
-            return Err(Refusal::identity_malformed(format!(
-                "the header {name} is on {} lines; send it once, like {name}: \"{EXAMPLE}\"",
-                more + 1,
-                name = self.shown,
-            )));
-        }
-        self.identity(without_spaces_around(value)).map(Some)
+        self.line(from)?.map(|value| self.identity(value)).transpose()
     }
 
     fn reads_body(&self) -> bool {

@@ -1,12 +1,11 @@
 //! An identity in a field of a JSON body, found without building the document.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, ops::ControlFlow};
 
-use http::header::CONTENT_ENCODING;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Identity, Input, Source, excerpt};
+use super::{Identity, Input, Source, encoding, excerpt};
 use crate::refusal::Refusal;
 
 /// An identity in a field of a JSON body. Made by [`json`].
@@ -26,6 +25,10 @@ pub struct Json {
 /// of them counts. A field that is not there is an absent identity.
 ///
 /// The body is read as JSON whatever its `Content-Type` says: some senders label it `text/plain`.
+///
+/// Danger: an index in the pointer names one item of an array, whatever else is in it. Where a body
+/// may have several notifications, `json("/items/0/id")` takes the first for all of them; write
+/// [`each("/items", json("/id"))`](crate::each).
 ///
 /// # Panics
 ///
@@ -53,15 +56,29 @@ pub fn json(pointer: &str) -> Json {
 
 impl Source for Json {
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        // serde_json checks UTF-8 only in what it hands out, and most of the body it skips.
-        let text = std::str::from_utf8(from.body())
-            .map_err(|e| self.not_json(from, &format!("byte {} is not UTF-8", e.valid_up_to())))?;
-        if text.starts_with('\u{feff}') {
-            return Err(self.not_json(from, "it begins with a byte order mark"));
-        }
-        if text.trim_matches(is_whitespace).is_empty() {
-            return Err(self.not_json(from, "it is empty"));
-        }
+        self.find(from)?.map(|leaf| self.leaf(leaf)).transpose()
+    }
+
+    fn describe(&self) -> String {
+        format!("JSON field {}", self.pointer)
+    }
+}
+
+impl Json {
+    /// The pointer's reference tokens, unescaped.
+    pub(crate) fn path(&self) -> &[String] {
+        &self.path
+    }
+
+    /// The whole body, if it is one JSON document.
+    pub(crate) fn document<'a>(&self, from: &Input<'a>) -> Result<&'a str, Refusal> {
+        let text = self.text(from)?;
+        whole(text).map_err(|error| self.not_json(from, &error.to_string()))
+    }
+
+    /// The JSON text at the pointer, in a body that is one JSON document.
+    pub(crate) fn find<'a>(&self, from: &Input<'a>) -> Result<Option<&'a str>, Refusal> {
+        let text = self.text(from)?;
         let mut place: Option<&str> = None;
         for (depth, token) in self.path.iter().enumerate() {
             let found = step(place.unwrap_or(text), token)
@@ -77,31 +94,48 @@ impl Source for Json {
                 }
             }
         }
-        let leaf = match place {
-            Some(leaf) => leaf,
-            None => whole(text).map_err(|error| self.not_json(from, &error.to_string()))?,
-        };
-        self.leaf(leaf).map(Some)
+        match place {
+            Some(leaf) => Ok(Some(leaf)),
+            None => self.document(from).map(Some),
+        }
     }
 
-    fn describe(&self) -> String {
-        format!("JSON field {}", self.pointer)
+    /// Shows each item of the array at the pointer to `visit`, with its place, and counts them; `None`
+    /// if nothing is there.
+    pub(super) fn visit_items<'a>(
+        &self,
+        from: &Input<'a>,
+        mut visit: impl FnMut(usize, &'a str) -> ControlFlow<Refusal>,
+    ) -> Result<Option<usize>, Refusal> {
+        let Some(array) = self.find(from)? else { return Ok(None) };
+        let other = kind(array);
+        if !matches!(other, Kind::Array) {
+            let wrong = format!("in the JSON body, {} is {other}", self.to(self.path.len()));
+            return Err(Refusal::identity_malformed(format!("{wrong}; it must be an array")));
+        }
+        let items: Vec<&'a RawValue> =
+            serde_json::from_str(array).map_err(|error| self.not_json(from, &error.to_string()))?;
+        for (place, item) in items.iter().enumerate() {
+            if let ControlFlow::Break(refusal) = visit(place, item.get()) {
+                return Err(refusal);
+            }
+        }
+        Ok(Some(items.len()))
     }
-}
 
-impl crate::fingerprint::Field for Json {
-    fn value(&self, from: &Input<'_>) -> Result<Option<crate::fingerprint::FieldValue>, Refusal> {
-        Ok(self
-            .read(from)?
-            .map(|identity| crate::fingerprint::FieldValue::new(identity.as_bytes().to_vec())))
+    fn text<'a>(&self, from: &Input<'a>) -> Result<&'a str, Refusal> {
+        // serde_json checks UTF-8 only in what it hands out, and most of the body it skips.
+        let text = std::str::from_utf8(from.body())
+            .map_err(|e| self.not_json(from, &format!("byte {} is not UTF-8", e.valid_up_to())))?;
+        if text.starts_with('\u{feff}') {
+            return Err(self.not_json(from, "it begins with a byte order mark"));
+        }
+        if text.trim_matches(is_whitespace).is_empty() {
+            return Err(self.not_json(from, "it is empty"));
+        }
+        Ok(text)
     }
 
-    fn name(&self) -> String {
-        self.describe()
-    }
-}
-
-impl Json {
     /// The identity that this JSON value is.
     fn leaf(&self, json: &str) -> Result<Identity, Refusal> {
         let wrong = match kind(json) {
@@ -138,15 +172,14 @@ impl Json {
     }
 
     fn not_json(&self, from: &Input<'_>, wrong: &str) -> Refusal {
-        let detail = match from.head().headers.get(CONTENT_ENCODING) {
+        let detail = match encoding(from) {
             None => format!(
                 "the body is no JSON document ({wrong}); send one in UTF-8, with {} in it",
                 self.to(self.path.len())
             ),
             Some(coding) => format!(
-                "the body is encoded (Content-Encoding {}) and cannot be read as JSON ({wrong}); \
-                 send it plain, or let the server decompress it in a layer outside this one",
-                excerpt(coding.as_bytes())
+                "{coding} and cannot be read as JSON ({wrong}); send it plain, or let the server \
+                 decompress it in a layer outside this one"
             ),
         };
         Refusal::identity_malformed(detail)

@@ -1,17 +1,35 @@
 //! What makes two requests one operation, and where it stands in a request.
 
+mod composite;
+mod each;
+mod extension;
+mod form;
 mod header;
 mod json;
+mod pairs;
+mod path;
+mod query;
 mod sent;
+#[cfg(feature = "xml")]
+mod xml;
 
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::request::Parts;
+use http::{header::CONTENT_ENCODING, request::Parts};
 
+pub use each::{Each, each};
+pub use extension::{Extension, extension};
+pub use form::{Form, form};
 pub use header::{Header, header};
 pub use json::{Json, json};
+pub(crate) use pairs::{decode, pairs};
+pub use path::{Path, path};
+pub use query::{Query, query};
+pub(crate) use sent::outside;
 pub use sent::{Sent, sent};
+#[cfg(feature = "xml")]
+pub use xml::{Xml, xml};
 
 use crate::refusal::Refusal;
 
@@ -92,11 +110,26 @@ impl<'a> Input<'a> {
 
 /// Where an identity stands in a request.
 ///
-/// Implemented by [`Header`] and [`Json`], and by every closure
+/// Implemented by [`header`], [`json`], [`form`], [`query`], [`path`], [`extension`] and, with the
+/// feature `xml`, `xml`; by [`each`] for bodies with several notifications; by tuples of two to five
+/// sources, which are one identity together; and by every closure
 /// `Fn(&Input<'_>) -> Result<Option<Identity>, Refusal>`.
 ///
 /// It must say the same of the same request each time. It must not panic: the panic would go on to the
 /// server.
+///
+/// # Example: an event of an order
+///
+/// ```
+/// use bytes::Bytes;
+/// use tower_idempotency::{Identity, Input, Source, json};
+///
+/// let event = (json("/orderId"), json("/status"));
+/// let (head, body) = http::Request::new(Bytes::from(r#"{"orderId": 7, "status": "PAID"}"#))
+///     .into_parts();
+/// assert_eq!(event.read(&Input::new(&head, &body)).unwrap(), Some(Identity::new("7,PAID")));
+/// assert_eq!(event.describe(), "JSON field /orderId and JSON field /status");
+/// ```
 ///
 /// # Example: the last part of the path
 ///
@@ -133,6 +166,17 @@ pub trait Source: Send + Sync + 'static {
     /// identity`.
     fn describe(&self) -> String {
         "the identity".to_owned()
+    }
+
+    /// Whether it can be read where the rule has this path pattern. A rule for which it cannot is an
+    /// error when it is added to the rules.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and how to mend it.
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        let _ = pattern;
+        Ok(())
     }
 }
 
@@ -177,6 +221,16 @@ impl AnySource {
     pub(crate) fn describe(&self) -> String {
         self.0.describe()
     }
+
+    pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.0.fits_pattern(pattern)
+    }
+}
+
+/// That the body is encoded, for the message of one that cannot be read.
+fn encoding(from: &Input<'_>) -> Option<String> {
+    let coding = from.head().headers.get(CONTENT_ENCODING)?;
+    Some(format!("the body is encoded (Content-Encoding {})", excerpt(coding.as_bytes())))
 }
 
 /// The beginning of a value that was sent, for messages: printable, quoted, at most 40 characters.

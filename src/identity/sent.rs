@@ -1,10 +1,7 @@
 //! An identity or a field in the body as it was sent, where another is read from the deciphered one.
 
 use super::{Identity, Input, Source};
-use crate::{
-    fingerprint::{Field, FieldValue},
-    refusal::Refusal,
-};
+use crate::refusal::Refusal;
 
 /// What is read from the body as it was sent. Made by [`sent`].
 #[derive(Clone, Debug)]
@@ -19,7 +16,14 @@ pub fn sent<S>(inner: S) -> Sent<S> {
     Sent { inner }
 }
 
-fn outside<'a>(from: &Input<'a>) -> Input<'a> {
+impl<S> Sent<S> {
+    pub(crate) fn inner(&self) -> &S {
+        &self.inner
+    }
+}
+
+/// The same request with the body as it was sent.
+pub(crate) fn outside<'a>(from: &Input<'a>) -> Input<'a> {
     Input { body: from.sent, ..*from }
 }
 
@@ -35,14 +39,8 @@ impl<S: Source> Source for Sent<S> {
     fn describe(&self) -> String {
         self.inner.describe()
     }
-}
 
-impl<F: Field> Field for Sent<F> {
-    fn value(&self, from: &Input<'_>) -> Result<Option<FieldValue>, Refusal> {
-        self.inner.value(&outside(from))
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.inner.fits_pattern(pattern)
     }
 }

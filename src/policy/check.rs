@@ -30,7 +30,7 @@ impl Policy {
     ///
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
     /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
-    /// limit of zero.
+    /// limit of zero; parts of a body that cannot be ignored.
     pub fn check(&self) -> Result<(), PolicyError> {
         let times = [
             ("lease", self.lease),
@@ -71,10 +71,24 @@ impl Policy {
                 self.lease
             )
         })?;
+        if let Some(message) = self.compared.wrong() {
+            return Err(PolicyError { message });
+        }
         require(self.body_limit > 0, || {
             "body_limit is 0, so that no body could be read; give the most bytes a request may have"
                 .to_owned()
         })
+    }
+}
+
+impl Policy {
+    /// Whether all it reads can be read where the rule has this path pattern.
+    pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.identity.fits_pattern(pattern)?;
+        if let Some(business_key) = &self.business_key {
+            business_key.fits_pattern(pattern)?;
+        }
+        self.compared.fits_pattern(pattern)
     }
 }
 
