@@ -33,6 +33,17 @@ impl Whole {
     fn is_end(&self) -> bool {
         self.data.is_empty() && self.trailers.is_none()
     }
+
+    /// Exact only without trailers: over HTTP/1.1 a body of a known length cannot have any.
+    fn size_hint(&self) -> SizeHint {
+        let length = self.data.len() as u64;
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(length);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        hint
+    }
 }
 
 pin_project! {
@@ -100,7 +111,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             RequestKind::Untouched { body } => body.size_hint(),
-            RequestKind::Whole { whole } => SizeHint::with_exact(whole.data.len() as u64),
+            RequestKind::Whole { whole } => whole.size_hint(),
         }
     }
 }
@@ -204,7 +215,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             ResponseKind::Untouched { body } => body.size_hint(),
-            ResponseKind::Whole { whole } => SizeHint::with_exact(whole.data.len() as u64),
+            ResponseKind::Whole { whole } => whole.size_hint(),
             ResponseKind::Unfinished { chunks, rest } => {
                 let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
                 let rest = rest.size_hint();

@@ -3,7 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_TYPE, TRANSFER_ENCODING},
+    response::Parts,
+};
 use http_body::Body;
 use tower_service::Service;
 
@@ -122,6 +126,10 @@ impl Execution {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
+        if matches!(body, Captured::Whole(_)) {
+            // It has a length now, and servers refuse to send both.
+            head.headers.remove(TRANSFER_ENCODING);
+        }
         let (answer, broken, body) = self.answer(&head, body);
         let explicit = head.extensions.get::<Outcome>().copied();
         let judged = match explicit {

@@ -25,8 +25,8 @@ use tokio::{
 /// Longer than any answer takes on a busy machine: a test that waits in vain ends.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Serves a router on a free port of 127.0.0.1, over HTTP/1.1; and over HTTP/2 with prior knowledge
-/// where the build has axum's feature `http2`. Takes no more connections when it is dropped.
+/// Serves a router on a free port of 127.0.0.1, over HTTP/1.1, and over HTTP/2 with prior knowledge.
+/// Takes no more connections when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
