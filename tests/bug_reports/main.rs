@@ -83,7 +83,7 @@
 //! | B83 | H | `framing` | |
 //! | B84 | H | `framing` | |
 //! | B85 | H | `framing` (2) | |
-//! | B86 | H2 | `framing` | over HTTP/1.1: `tests/stack` |
+//! | B86 | H2 | `framing` | over HTTP/1.1 too |
 //! | B87 | H | `framing` | |
 //! | B88 | H | `framing` | |
 //! | B89 | U | `framing` (2) | |
