@@ -178,7 +178,8 @@ impl Schedule {
             }
             return Step::End;
         }
-        let until = (since + IDLE).max(now + IDLE / 10);
+        // Past that time something is left that is not due: whoever makes it due wakes the task.
+        let until = if now < since + IDLE { since + IDLE } else { now + IDLE };
         self.wake_at = Some(until);
         Step::SleepUntil(until)
     }
