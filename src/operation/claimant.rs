@@ -47,8 +47,8 @@ struct Debt {
     lease: Duration,
     /// The store has granted, or may have.
     granted: bool,
-    /// There as long as anything may be owed; a drain waits for it.
-    claiming: Option<Claiming>,
+    /// While something is owed, `drain` waits for it.
+    counted: Option<Claiming>,
 }
 
 impl Claimant {
@@ -62,22 +62,22 @@ impl Claimant {
         self.last_sent
     }
 
+    /// Whether a claim may be sent: not when the layer is told to end, for then nobody might be left
+    /// to call it off.
+    pub(super) fn announce(&mut self) -> bool {
+        if self.debt.counted.is_none() {
+            self.debt.counted = self.shared.keeper.begin_claim();
+        }
+        self.debt.counted.is_some()
+    }
+
     /// Asks until there is an answer or the time for a claim is over. The answer is `Granted` only
-    /// with a lease of which at least half is left. `None` when the layer is told to end.
+    /// with a lease of which at least half is left.
     ///
     /// # Cancel safety
     ///
     /// What was sent is called off when the claimant is dropped.
-    pub(super) async fn claim(&mut self, takeover: Takeover) -> Option<Answer> {
-        if self.debt.claiming.is_none() {
-            self.debt.claiming = Some(self.shared.keeper.let_claim()?);
-        }
-        let answer = self.claim_in_time(takeover).await;
-        self.debt.forget_if_paid();
-        Some(answer)
-    }
-
-    async fn claim_in_time(&mut self, takeover: Takeover) -> Answer {
+    pub(super) async fn claim(&mut self, takeover: Takeover) -> Answer {
         let until = Instant::now() + self.claim.within;
         let mut pause = RESEND_AFTER;
         loop {
@@ -142,12 +142,8 @@ impl Debt {
     fn answered(&mut self, claimed: &Claimed) {
         self.unanswered = self.unanswered.saturating_sub(1);
         self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
-    }
-
-    /// A request that only waits, with nothing owed, keeps no drain waiting.
-    fn forget_if_paid(&mut self) {
-        if !self.granted && self.unanswered == 0 {
-            self.claiming = None;
+        if self.unanswered == 0 && !self.granted {
+            self.counted = None;
         }
     }
 
@@ -165,6 +161,7 @@ impl Debt {
         }
     }
 
+    /// What was counted is counted off at the end, when the keeper has what is left to do.
     fn call_off(self, release: Release, keeper: &Keeper) {
         let now = Instant::now();
         if self.granted {

@@ -84,8 +84,7 @@ impl Settlement {
             }
             Ok(lost) => telemetry::fenced_off(&self.grant, lost, "releasing"),
             Err(_) => {
-                let now = Instant::now();
-                self.shared.keeper.release_later(release, self.grant.lease, now);
+                self.shared.keeper.release_later(release, self.grant.lease, Instant::now());
             }
         }
     }

@@ -46,10 +46,10 @@ pub(super) struct Granted {
 /// What a claim met.
 pub(super) enum Met {
     Granted(Granted),
+    /// The layer is told to end: nothing was claimed.
+    Draining,
     /// Anything else that a store may say.
     Other(Result<Claimed, StoreError>),
-    /// Nothing was asked: the layer is told to end.
-    Ending,
 }
 
 impl Way {
@@ -101,10 +101,10 @@ impl Way {
     ///
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
-        let Some(answer) = self.claimant.claim(self.takeover).await else {
-            return Met::Ending;
-        };
-        match answer {
+        if !self.claimant.announce() {
+            return Met::Draining;
+        }
+        match self.claimant.claim(self.takeover).await {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
@@ -124,8 +124,8 @@ impl Way {
     pub(super) async fn after(&mut self, met: Met) -> Result<Option<Bytes>, Refusal> {
         let mut claimed = match met {
             Met::Granted(_) => return Ok(None),
+            Met::Draining => return Err(shutting_down()),
             Met::Other(Ok(claimed)) => claimed,
-            Met::Ending => return Err(shutting_down()),
             Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
         };
         if let Claimed::InProgress(met) = claimed {

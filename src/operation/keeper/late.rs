@@ -1,6 +1,10 @@
 //! Releases and completions the store has not taken yet.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout};
 
@@ -20,6 +24,8 @@ const COMPLETE_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 /// A write that is tried until it is answered, or the record's hold is over.
 pub(super) struct Late {
     write: Write,
+    /// Its number in the schedule; 0 before it has one.
+    pub(super) id: u64,
     pub(super) due: Instant,
     pub(super) not_before: Instant,
     until: Instant,
@@ -44,6 +50,7 @@ enum Tried {
 }
 
 impl Late {
+    /// `lease` is how long the grant that is given back keeps the key busy.
     pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
@@ -60,8 +67,8 @@ impl Late {
     }
 
     fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
-        let until = not_before + hold;
-        Self { write, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
+        let (until, pause) = (not_before + hold, RETRY_AFTER);
+        Self { write, id: 0, due: not_before, not_before, until, pause, longest_pause }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -80,6 +87,23 @@ impl Late {
     pub(super) fn shrink(&mut self) {
         if let Write::Completion { kept, marker, .. } = &mut self.write {
             *kept = marker.clone();
+        }
+    }
+
+    /// The same, because too many answers wait for the store.
+    pub(super) fn shrink_to_fit(&mut self) {
+        if let Write::Completion { grant, .. } = &self.write
+            && self.can_shrink()
+        {
+            telemetry::body_not_stored(grant, &"too many bytes of answers wait for the store");
+            self.shrink();
+        }
+    }
+
+    fn can_shrink(&self) -> bool {
+        match &self.write {
+            Write::Release(_) => false,
+            Write::Completion { kept, marker, .. } => kept.payload.len() > marker.payload.len(),
         }
     }
 
@@ -111,7 +135,7 @@ impl Late {
                     // from taking the operation for abandoned.
                     let _ = in_time(store.renew(grant.clone())).await;
                 }
-                after_completion(grant, answer)
+                after_completion(grant, answer, self.can_shrink())
             }
         }
     }
@@ -137,7 +161,7 @@ impl Late {
     }
 }
 
-fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried {
+fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shrink: bool) -> Tried {
     match answer {
         Ok(Written::Stored) => telemetry::stored_late(grant),
         Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
@@ -145,7 +169,7 @@ fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried
         Ok(Written::Lost(State::Completed)) => {}
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
         Ok(Written::Foreign) => telemetry::never_stored(grant, "the record is none of ours"),
-        Err(error) if error.is_full() => {
+        Err(error) if error.is_full() && can_shrink => {
             telemetry::body_not_stored(grant, &error);
             return Tried::Shrunk;
         }
@@ -202,5 +226,15 @@ impl Drop for Sending {
         let due = Instant::now() + late.pause.mul_f64(rand::random_range(0.5..1.0));
         self.keeper.schedule().put_back(late, due);
         self.keeper.inner.earlier.notify_waiters();
+    }
+}
+
+/// A claim that was or will be sent, and of which it is not known that nothing is owed.
+pub(in crate::operation) struct Claiming(pub(super) Keeper);
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        self.0.inner.claims.fetch_sub(1, Ordering::SeqCst);
+        self.0.inner.ended.notify_waiters();
     }
 }

@@ -12,7 +12,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,6 +23,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+pub(super) use late::Claiming;
 use late::{Late, Sending};
 use renewal::Renewal;
 pub(super) use renewal::Watched;
@@ -36,7 +37,7 @@ use crate::{
 /// How many store calls the keeper makes at once.
 const CALLS_AT_ONCE: usize = 256;
 
-/// How long one store call of the keeper may take.
+/// How long the store may take for a late write.
 const CALL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Handle to what a layer keeps.
@@ -47,10 +48,12 @@ pub(crate) struct Keeper {
 
 struct Inner {
     store: Arc<dyn DynStore>,
+    /// The layer is told to end.
+    draining: AtomicBool,
+    /// Claims of which something may be owed.
+    claims: AtomicUsize,
     /// Held for a few map operations at a time and never across an await, so the standard mutex.
     schedule: Mutex<Schedule>,
-    /// Claims that were sent, or are about to be, and are neither executions nor called off yet.
-    claims: AtomicUsize,
     /// Something became due earlier than the tasks know.
     earlier: Notify,
     /// Something ended, for `drain`.
@@ -64,7 +67,7 @@ struct Inner {
 pub struct Drained {
     /// Handlers that were still running. If the process ends now, their keys are abandoned.
     pub running: usize,
-    /// Answers and releases that the store had not taken. If the process ends now, their keys are
+    /// Answers, releases and claims that the store had not taken or answered. If the process ends now, their keys are
     /// abandoned.
     pub unsent: usize,
 }
@@ -81,8 +84,9 @@ impl Keeper {
         Self {
             inner: Arc::new(Inner {
                 store,
-                schedule: Mutex::new(Schedule::default()),
+                draining: AtomicBool::new(false),
                 claims: AtomicUsize::new(0),
+                schedule: Mutex::new(Schedule::default()),
                 earlier: Notify::new(),
                 ended: Notify::new(),
                 calls: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
@@ -92,11 +96,11 @@ impl Keeper {
 
     /// The layer is told to end: nothing new is started.
     pub(crate) fn is_draining(&self) -> bool {
-        self.schedule().draining
+        self.inner.draining.load(Ordering::SeqCst)
     }
 
     /// Calls a claim off, or gives a grant back, not before this time and until it is answered.
-    /// `lease` is how long the key is busy meanwhile.
+    /// `lease` is how long the grant keeps the key busy.
     pub(super) fn release_later(&self, release: Release, lease: Duration, not_before: Instant) {
         self.keep_late(Late::release(release, lease, not_before), not_before);
     }
@@ -108,31 +112,28 @@ impl Keeper {
         self.keep_late(Late::completion(grant, kept, marker), first);
     }
 
-    /// Lets a claim be sent; `None` when the layer is told to end.
-    ///
-    /// Counted before the look and said before the count is read, so that a drain either waits for
-    /// the claim or keeps it from being sent.
-    pub(super) fn let_claim(&self) -> Option<Claiming> {
-        self.inner.claims.fetch_add(1, SeqCst);
+    /// Counts a claim that is about to be sent; `None` when the layer is told to end.
+    pub(super) fn begin_claim(&self) -> Option<Claiming> {
+        // Counted before the look, as `drain` looks at the count after it has said so: one of the two
+        // sees the other.
+        self.inner.claims.fetch_add(1, Ordering::SeqCst);
         let claiming = Claiming(self.clone());
         (!self.is_draining()).then_some(claiming)
     }
 
     fn left(&self) -> Drained {
-        // The claims first: one that ends meanwhile has left what it owes in the schedule before.
-        let claims = self.inner.claims.load(SeqCst);
-        let left = self.schedule().left();
-        Drained { unsent: left.unsent + claims, ..left }
+        // In this order: a claim is counted off when what it leaves behind is in the schedule.
+        let claims = self.inner.claims.load(Ordering::SeqCst);
+        let mut left = self.schedule().left();
+        left.unsent += claims;
+        left
     }
 
     /// Starts nothing new, and waits until everything has ended or the time is over.
     pub(crate) async fn drain(&self, within: Duration) -> Drained {
         let until = Instant::now() + within;
-        {
-            let mut schedule = self.schedule();
-            schedule.draining = true;
-            schedule.hurry(Instant::now());
-        }
+        self.inner.draining.store(true, Ordering::SeqCst);
+        self.schedule().hurry(Instant::now());
         self.start_task();
         self.inner.earlier.notify_waiters();
         loop {
@@ -140,8 +141,7 @@ impl Keeper {
             let mut ended = std::pin::pin!(ended);
             // Registered before the look, so that an end in between is not missed.
             ended.as_mut().enable();
-            let left = self.left();
-            if left.is_clean() || timeout_at(until, ended).await.is_err() {
+            if self.left().is_clean() || timeout_at(until, ended).await.is_err() {
                 return self.left();
             }
         }
@@ -206,16 +206,6 @@ impl Keeper {
                 Step::End => return,
             }
         }
-    }
-}
-
-/// A claim that a drain waits for.
-pub(super) struct Claiming(Keeper);
-
-impl Drop for Claiming {
-    fn drop(&mut self) {
-        self.0.inner.claims.fetch_sub(1, SeqCst);
-        self.0.inner.ended.notify_waiters();
     }
 }
 

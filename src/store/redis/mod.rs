@@ -1,5 +1,6 @@
 //! Records in Redis or Valkey: one key a record, one script a transition, one connection for all.
 
+mod command;
 mod connection;
 mod refused;
 mod reply;
@@ -13,7 +14,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Value};
 
 use self::{
     connection::{CONNECT_WITHIN, Connection, Link},
@@ -21,16 +22,10 @@ use self::{
     script::Script,
 };
 use super::{
-    Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Reason, Release, Resolve, Resolved,
-    Store, StoreError, StoreErrorKind, Takeover, Verdict, Written,
+    Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Store,
+    StoreError, StoreErrorKind, Written,
 };
-use crate::record::{Fingerprint, Grant, Previous, RecordKey};
-
-const NO_PRINT: [u8; 32] = [0; 32];
-/// The deadline of a claim that reads and is never granted.
-const LOOK: u64 = 1;
-/// A hundred years: more than any record is kept, and far from what a column can hold.
-const LONGEST_MS: u64 = 100 * 366 * 24 * 60 * 60 * 1000;
+use crate::record::{Grant, RecordKey};
 
 /// Records in Redis (6.2 or newer) or Valkey, shared by all processes that use the same server and
 /// prefix.
@@ -119,10 +114,11 @@ impl RedisStore {
     }
 
     /// How long a call may take as a whole, waiting for a connection included; 500 ms if it is not
-    /// set. A call that takes longer is an error, although what it asked for may have happened.
+    /// set, a day at most. A call that takes longer is an error, although what it asked for may have
+    /// happened.
     #[must_use]
     pub fn call_within(mut self, within: Duration) -> Self {
-        self.call_within = within;
+        self.call_within = within.min(Duration::from_secs(24 * 60 * 60));
         self
     }
 
@@ -194,12 +190,10 @@ impl RedisStore {
         script: &'static Script,
         command: &Cmd,
     ) -> Result<Reply, Failure> {
-        let answer = match connection.send(command).await? {
-            Value::ServerError(error) if refused::is_no_script(&error) => {
-                connection.send(&script.spelled_out(command)).await?
-            }
-            answer => answer,
-        };
+        let mut answer = connection.send(command).await?;
+        if refused::is_no_script(&answer) {
+            answer = connection.send(&script.spelled_out(command)).await?;
+        }
         self.read(connection, script, answer)
     }
 
@@ -217,25 +211,6 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// The command of a claim. `not_after` is its deadline by the server's clock, in ms.
-    fn claim_command(&self, claim: &Claim, not_after: u64) -> Cmd {
-        let mut command = script::CLAIM.on(&self.name(&claim.key), 9, 192 + claim.label.len());
-        command.arg(&claim.token.as_bytes()[..]).arg(print(claim.print.as_ref()));
-        command.arg(ms(claim.lease)).arg(ms(claim.hold));
-        match claim.takeover {
-            Takeover::Refuse => command.arg(""),
-            Takeover::Any => command.arg("*"),
-            Takeover::Only(mark) => command.arg(format!("{}:{}", mark.fence.get(), mark.stamp_ms)),
-        };
-        match &claim.one_time {
-            Some(token) => command.arg(&token.as_bytes()[..]),
-            None => command.arg(""),
-        };
-        // No identity of the server is asked for, and none demanded.
-        command.arg("").arg(&claim.label[..]).arg(not_after);
-        command
-    }
-
     /// `bind`, then `claim`, in one write. Both again with their texts if the server does not know
     /// one of them: the same token gets the same grant, and binding twice is binding once.
     async fn bind_and_claim(
@@ -245,13 +220,12 @@ impl RedisStore {
         alias: &Alias,
         claim_command: Cmd,
     ) -> Result<Claimed, Failure> {
-        let (first, bind) = self.bind_command(claim, alias);
-        let mut answers = connection.send_all(&pair(&bind, &claim_command)).await?;
-        let unknown = |answer: &Value| matches!(answer, Value::ServerError(error) if refused::is_no_script(error));
-        if answers.iter().any(unknown) {
+        let (first, bind) = command::bind(&self.name(&alias.key), claim, alias);
+        let mut answers = connection.send_all(&command::pair(&bind, &claim_command)).await?;
+        if answers.iter().any(refused::is_no_script) {
             let bind = first.spelled_out(&bind);
             let claim = script::CLAIM.spelled_out(&claim_command);
-            answers = connection.send_all(&pair(&bind, &claim)).await?;
+            answers = connection.send_all(&command::pair(&bind, &claim)).await?;
         }
         let [bound, claimed] =
             <[Value; 2]>::try_from(answers).map_err(|_| reply::garbled("bind and claim"))?;
@@ -262,18 +236,6 @@ impl RedisStore {
             return Ok(taken);
         }
         Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
-    }
-
-    /// What makes the alias; for a look, which writes nothing, what looks whether it could be made.
-    fn bind_command(&self, claim: &Claim, alias: &Alias) -> (&'static Script, Cmd) {
-        if claim.is_look() {
-            let look =
-                Claim::new(alias.key, claim.token, None, claim.lease, claim.hold, Duration::ZERO);
-            return (&script::CLAIM, self.claim_command(&look, LOOK));
-        }
-        let mut bind = script::BIND.on(&self.name(&alias.key), 2, 64);
-        bind.arg(ms(alias.ttl)).arg(&claim.key.as_bytes()[..]);
-        (&script::BIND, bind)
     }
 }
 
@@ -306,36 +268,21 @@ impl From<redis::RedisError> for Failure {
     }
 }
 
-fn pair(first: &Cmd, second: &Cmd) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2);
-    commands.add_command(first.clone()).add_command(second.clone());
-    commands
-}
-
-/// Whole milliseconds, at least one: zero would mean no expiry, or none at all.
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(LONGEST_MS).clamp(1, LONGEST_MS)
-}
-
-fn print(print: Option<&Fingerprint>) -> &[u8] {
-    print.map_or(&NO_PRINT, Fingerprint::as_bytes).as_slice()
-}
-
 impl Store for RedisStore {
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
         let asked = Instant::now();
         self.call("claim", async |connection| {
             let not_after = if claim.is_look() {
-                LOOK
+                command::LOOK
             } else {
                 // What the connection took to come about is time that the claim has had.
                 let left = claim.within.checked_sub(asked.elapsed()).ok_or_else(|| {
                     let message = "the time of the claim was over before Redis was reached";
                     StoreError::new(StoreErrorKind::Timeout, message)
                 })?;
-                connection.server_ms() + ms(left)
+                connection.server_ms() + command::ms(left)
             };
-            let command = self.claim_command(&claim, not_after);
+            let command = command::claim(&self.name(&claim.key), &claim, not_after);
             match &claim.alias {
                 Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await,
                 None => {
@@ -348,67 +295,27 @@ impl Store for RedisStore {
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
-        let mut command = script::RENEW.on(&self.name(&grant.key), 8, 160 + grant.label.len());
-        command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-        command.arg(grant.fence.get()).arg(grant.attempt);
-        command.arg(ms(grant.lease)).arg(ms(grant.hold));
-        command.arg(&grant.label[..]).arg(reply::letter(grant.previous));
+        let command = command::renew(&self.name(&grant.key), grant);
         self.run(&script::RENEW, command).await?.written()
     }
 
     async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
-        let bytes = 160 + kept.payload.len();
-        let mut command = script::COMPLETE.on(&self.name(&grant.key), 6, bytes);
-        command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-        command.arg(grant.fence.get()).arg(grant.attempt);
-        command.arg(ms(kept.retention)).arg(&kept.payload[..]);
+        let command = command::complete(&self.name(&grant.key), grant, &kept);
         self.run(&script::COMPLETE, command).await?.written()
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
-        let mut command = script::RELEASE.on(&self.name(&release.key()), 8, 512);
-        match &release {
-            Release::Grant { grant, reason } => {
-                let mode = match reason {
-                    Reason::DidNotHappen => "R",
-                    Reason::Failed => "F",
-                    Reason::Unknown => "X",
-                };
-                command.arg(&grant.token.as_bytes()[..]).arg(ms(grant.hold)).arg(mode);
-                command.arg(print(grant.print.as_ref()));
-                command.arg(grant.fence.get()).arg(grant.attempt);
-                command.arg(&grant.label[..]).arg(reply::letter(grant.previous));
-            }
-            Release::CalledOff { token, hold, .. } => {
-                command.arg(&token.as_bytes()[..]).arg(ms(*hold)).arg("U");
-                command.arg(&NO_PRINT[..]).arg(0).arg(0);
-                command.arg("").arg(reply::letter(Previous::Nothing));
-            }
-        }
+        let command = command::release(&self.name(&release.key()), &release);
         self.run(&script::RELEASE, command).await?.written()
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
-        let (to, ttl, payload) = match &resolve.verdict {
-            Verdict::Done(kept) => ("C", kept.retention, &kept.payload[..]),
-            Verdict::NotDone { hold } => ("R", *hold, &[][..]),
-        };
-        let name = self.name(&resolve.key);
-        let mut command = script::RESOLVE.on(&name, 7, 128 + payload.len());
-        command.arg(resolve.mark.fence.get()).arg(to).arg(ms(ttl)).arg(payload);
-        if resolve.force {
-            command.arg("1").arg("");
-        } else {
-            command.arg("0").arg(resolve.mark.stamp_ms);
-        }
-        command.arg(&resolve.token.as_bytes()[..]);
+        let command = command::resolve(&self.name(&resolve.key), &resolve);
         self.run(&script::RESOLVE, command).await?.resolved()
     }
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
-        let mut command = script::ISSUE.on(&self.name(&issue.key), 3, 64);
-        command.arg(&issue.token.as_bytes()[..]).arg(print(issue.print.as_ref()));
-        command.arg(ms(issue.ttl));
+        let command = command::issue(&self.name(&issue.key), &issue);
         self.run(&script::ISSUE, command).await?.issued()
     }
 

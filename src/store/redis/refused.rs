@@ -1,6 +1,6 @@
 //! What errors of the client and of the server mean, and what to do about them.
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -29,8 +29,8 @@ const REFUSALS: [(&str, &str); 17] = [
 ];
 
 /// The server does not know the script of an `EVALSHA`.
-pub(super) fn is_no_script(error: &ServerError) -> bool {
-    error.code() == "NOSCRIPT"
+pub(super) fn is_no_script(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
 /// This node takes no writes any more: a new connection may lead to the one that does.

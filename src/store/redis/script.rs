@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     fn words(command: &Cmd) -> Vec<Vec<u8>> {
-        let bytes = |argument| match argument {
+        let bytes = |argument: Arg<&[u8]>| match argument {
             Arg::Simple(bytes) => bytes.to_vec(),
             _ => panic!("no scripts take cursors"),
         };

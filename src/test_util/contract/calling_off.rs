@@ -58,6 +58,11 @@ pub async fn a_look_is_never_granted<S: Store, W: World>(store: &S, world: &W) {
     let any = |look: Claim| Claim { takeover: Takeover::Any, ..look };
     case.free(case.look()).await;
     case.same("written by a look", None, world.expires_in(&case.key).await);
+    let delivery = Case::new(store, "a_look_is_never_granted: the delivery");
+    let alias = case.with_alias(token(), delivery.key).alias;
+    case.free(Claim { alias, ..case.look() }).await;
+    delivery.free(delivery.look()).await;
+    delivery.same("bound by a look", None, world.expires_in(&delivery.key).await);
     let grant = case.grant().await;
     case.in_progress(case.look()).await;
     // A look under the owner's token would give it a whole lease again.

@@ -259,6 +259,7 @@ impl<'a, S: Store> Case<'a, S> {
         }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are read more easily so")]
     #[track_caller]
     pub(super) fn equal<T: fmt::Debug + PartialEq>(
         &self,

@@ -1,5 +1,5 @@
 //! The store contract as a suite: [`run_all`] drives any store through every rule of
-//! [`Store`](crate::Store).
+//! [`Store`].
 //!
 //! Each group below shows one rule, or one fault that was found by trying to break the protocol
 //! (`f1` and so on). A group uses fresh random keys, so groups may run at once and against a store

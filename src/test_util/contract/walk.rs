@@ -116,7 +116,7 @@ fn check(holds: bool, rule: &str) -> Checked {
     if holds { Ok(()) } else { Err(rule.to_owned()) }
 }
 
-fn unanswered(error: StoreError) -> String {
+fn unanswered(error: &StoreError) -> String {
     format!("no answer: {error:?}")
 }
 
@@ -162,17 +162,17 @@ impl<'a, S: Store, W: World> Model<'a, S, W> {
         let mut token = [0; 16];
         token[..8].copy_from_slice(&dice.roll().to_be_bytes());
         let mut token = ClaimToken::from_bytes(token);
-        if dice.roll() % 5 == 0 && !self.grants.is_empty() {
+        if dice.roll().is_multiple_of(5) && !self.grants.is_empty() {
             token = self.grants[(dice.roll() % self.grants.len() as u64) as usize].token;
         }
         let lease = self.world.tick();
         let mut claim = Claim::new(self.key, token, None, lease, HOLD, HOLD);
         claim.takeover = dice.pick(&[Takeover::Refuse, Takeover::Any]);
         let takeover = claim.takeover;
-        let answer = self.store.claim(claim).await.map_err(unanswered)?;
+        let answer = self.store.claim(claim).await.map_err(|error| unanswered(&error))?;
         self.trace.push(format!("{} claims, {takeover:?}: {answer:?}", name(token)));
         match answer {
-            Claimed::Granted(grant) => self.granted(grant),
+            Claimed::Granted(grant) => self.granted(&grant),
             Claimed::Completed(completed) => check(
                 self.done.as_ref() == Some(&completed.payload),
                 "an answer came that nobody stored",
@@ -181,13 +181,13 @@ impl<'a, S: Store, W: World> Model<'a, S, W> {
         }
     }
 
-    fn granted(&mut self, grant: Grant) -> Checked {
+    fn granted(&mut self, grant: &Grant) -> Checked {
         check(self.done.is_none(), "granted although it is completed")?;
         let gone = self.given_back.contains(&grant.token) && self.live == Some(grant.token);
         check(!gone, "granted to a token that was given up")?;
         match self.grants.iter_mut().find(|known| known.token == grant.token) {
             Some(known) if known.fence == grant.fence => {
-                check(*known == grant, "the same grant came with another story")?;
+                check(known == grant, "the same grant came with another story")?;
             }
             known => {
                 check(grant.fence.get() > self.last_fence, "a fence did not grow")?;
@@ -206,7 +206,7 @@ impl<'a, S: Store, W: World> Model<'a, S, W> {
     async fn release(&mut self, grant: &Grant, dice: &mut Dice) -> Checked {
         let reason = dice.pick(&[Reason::DidNotHappen, Reason::Failed, Reason::Unknown]);
         let release = Release::of(grant, reason);
-        let answer = self.store.release(release).await.map_err(unanswered)?;
+        let answer = self.store.release(release).await.map_err(|error| unanswered(&error))?;
         self.trace.push(format!("{} releases, {reason:?}: {answer:?}", name(grant.token)));
         if answer.is_stored() {
             check(self.done.is_none(), "released although it is completed")?;
@@ -217,7 +217,7 @@ impl<'a, S: Store, W: World> Model<'a, S, W> {
     }
 
     async fn renew(&mut self, grant: &Grant) -> Checked {
-        let answer = self.store.renew(grant).await.map_err(unanswered)?;
+        let answer = self.store.renew(grant).await.map_err(|error| unanswered(&error))?;
         self.trace.push(format!("{} renews: {answer:?}", name(grant.token)));
         let may = self.live == Some(grant.token)
             && self.done.is_none()
@@ -235,10 +235,10 @@ impl<'a, S: Store, W: World> Model<'a, S, W> {
             HOLD,
             Duration::ZERO,
         );
-        let before = self.store.claim(look).await.map_err(unanswered)?;
+        let before = self.store.claim(look).await.map_err(|error| unanswered(&error))?;
         let body = Bytes::from(format!("by {} with {}", name(grant.token), grant.fence.get()));
         let kept = Kept::new(body.clone(), HOLD);
-        let answer = self.store.complete(grant, kept).await.map_err(unanswered)?;
+        let answer = self.store.complete(grant, kept).await.map_err(|error| unanswered(&error))?;
         self.trace.push(format!("{} completes over {before:?}: {answer:?}", name(grant.token)));
         if !matches!(answer, Written::Stored | Written::Restored) {
             return Ok(());
