@@ -84,7 +84,8 @@ impl Settlement {
             }
             Ok(lost) => telemetry::fenced_off(&self.grant, lost, "releasing"),
             Err(_) => {
-                self.shared.keeper.release_later(release, self.grant.lease, Instant::now());
+                let now = Instant::now();
+                self.shared.keeper.release_later(release, self.grant.lease, now);
             }
         }
     }

@@ -50,7 +50,6 @@ enum Tried {
 }
 
 impl Late {
-    /// `lease` is how long the grant that is given back keeps the key busy.
     pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
@@ -67,8 +66,8 @@ impl Late {
     }
 
     fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
-        let (until, pause) = (not_before + hold, RETRY_AFTER);
-        Self { write, id: 0, due: not_before, not_before, until, pause, longest_pause }
+        let until = not_before + hold;
+        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
     }
 
     pub(super) fn is_release(&self) -> bool {

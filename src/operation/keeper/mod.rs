@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     /// Calls a claim off, or gives a grant back, not before this time and until it is answered.
-    /// `lease` is how long the grant keeps the key busy.
+    /// `lease` is how long the key is busy meanwhile.
     pub(super) fn release_later(&self, release: Release, lease: Duration, not_before: Instant) {
         self.keep_late(Late::release(release, lease, not_before), not_before);
     }
