@@ -28,7 +28,6 @@ const TOO_LATE: &str = "the claim arrived too late each time";
 pub(super) struct Way {
     shared: Arc<Shared>,
     subject: Subject,
-    claim: Claim,
     claimant: Claimant,
     takeover: Takeover,
     /// The claim has followed an alias.
@@ -54,6 +53,13 @@ pub(super) enum Met {
     Other(Result<Claimed, StoreError>),
 }
 
+impl Met {
+    /// Whether more than a stored answer is needed to say what follows.
+    pub(super) fn takes_time(&self) -> bool {
+        !matches!(self, Self::Other(Ok(Claimed::Completed(_))))
+    }
+}
+
 impl Way {
     pub(super) fn new(shared: Arc<Shared>, subject: Subject, print: Option<Fingerprint>) -> Self {
         let policy = subject.rule.policy();
@@ -70,17 +76,8 @@ impl Way {
             policy.claim_within,
         );
         claim.label = label(&subject);
-        let claimant = Claimant::new(shared.clone(), claim.clone(), policy.call_within);
-        Self {
-            shared,
-            subject,
-            claim,
-            claimant,
-            takeover,
-            followed: false,
-            rounds: 0,
-            wait_until: None,
-        }
+        let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
+        Self { shared, subject, claimant, takeover, followed: false, rounds: 0, wait_until: None }
     }
 
     pub(super) fn subject(&self) -> &Subject {
@@ -135,7 +132,7 @@ impl Way {
         if let Claimed::InProgress(met) = claimed {
             let policy = self.subject.rule.policy();
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
-            claimed = wait::watch(&self.shared, &self.claim, policy, met, until).await;
+            claimed = wait::watch(&self.shared, self.claimant.asks(), policy, met, until).await;
         } else if matches!(claimed, Claimed::Free) {
             return Err(self.unavailable(TOO_LATE));
         }
@@ -174,10 +171,11 @@ impl Way {
     fn follow(&mut self, target: crate::record::RecordKey) {
         self.followed = true;
         self.subject.record = target;
-        self.claim.key = target;
-        self.claim.token = ClaimToken::random();
+        let mut claim = self.claimant.asks().clone();
+        claim.key = target;
+        claim.token = ClaimToken::random();
         let call_within = self.subject.rule.policy().call_within;
-        self.claimant = Claimant::new(self.shared.clone(), self.claim.clone(), call_within);
+        self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
     }
 
     fn runs_unprotected(&self, why: &str) -> bool {
@@ -200,7 +198,7 @@ impl Way {
             Takeover::Any => Previous::AbandonedUnknown,
             Takeover::Only(_) => Previous::AbandonedNotDone,
         };
-        let grant = self.claim.granted(Fence::NONE, 1, previous);
+        let grant = self.claimant.asks().granted(Fence::NONE, 1, previous);
         Granted { grant, since: Instant::now() }
     }
 
