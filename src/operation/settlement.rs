@@ -154,7 +154,9 @@ impl Drop for Unsent<'_> {
         let Settlement { shared, grant, .. } = self.settlement;
         match self.end.take() {
             None => {}
-            Some(End::Release(release)) => shared.keeper.release_later(release, Instant::now()),
+            Some(End::Release(release)) => {
+                shared.keeper.release_later(release, grant.lease, Instant::now());
+            }
             Some(End::Completion { answer, kept }) => {
                 let marker = self.settlement.kept(&answer.clone().without_body());
                 shared.keeper.complete_later(grant.clone(), kept, marker);

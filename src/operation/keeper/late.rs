@@ -18,6 +18,8 @@ use crate::{
 /// Before the second try.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
+/// An executed operation whose lease is not renewed any more: as often as a failing renewal.
+const COMPLETE_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A write that is tried until it is answered, or the record's hold is over.
 pub(super) struct Late {
@@ -28,6 +30,8 @@ pub(super) struct Late {
     pub(super) not_before: Instant,
     until: Instant,
     pause: Duration,
+    /// A part of the lease: when the store is back, nobody is to be refused much longer than that.
+    longest_pause: Duration,
 }
 
 enum Write {
@@ -46,22 +50,24 @@ enum Tried {
 }
 
 impl Late {
-    pub(super) fn release(release: Release, not_before: Instant) -> Self {
+    pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
             Release::CalledOff { hold, .. } => *hold,
         };
-        Self::new(Write::Release(release), not_before, hold)
+        let longest_pause = (lease / 3).clamp(RETRY_AFTER, RETRY_AFTER_AT_MOST);
+        Self::new(Write::Release(release), not_before, hold, longest_pause)
     }
 
     pub(super) fn completion(grant: Grant, kept: Kept, marker: Kept) -> Self {
         let hold = grant.hold;
-        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold)
+        let longest_pause = (grant.lease / 10).clamp(RETRY_AFTER, COMPLETE_AFTER_AT_MOST);
+        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold, longest_pause)
     }
 
-    fn new(write: Write, not_before: Instant, hold: Duration) -> Self {
+    fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
         let until = not_before + hold;
-        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER }
+        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -139,8 +145,10 @@ impl Late {
             (Ok(Written::Foreign), _) => {
                 telemetry::record_unreadable(&self.key(), "a late release met it");
             }
-            (Ok(written @ Written::Lost(_)), Release::Grant { grant, .. }) => {
-                telemetry::fenced_off(grant, written, "releasing");
+            // Either an earlier send was carried out and somebody runs by its word, or somebody took
+            // over before it came. The store cannot tell the two apart, so it is no alarm.
+            (Ok(Written::Lost(state)), Release::Grant { grant, .. }) => {
+                telemetry::released_late(grant, state);
             }
             (Ok(Written::Restored), Release::Grant { grant, .. }) => {
                 telemetry::data_lost(grant, "releasing");
@@ -189,7 +197,7 @@ impl Sending {
         let Some(late) = self.late.as_mut() else { return };
         match late.try_once(self.keeper.inner.store.clone()).await {
             Tried::Ended => return self.end(),
-            Tried::Again => late.pause = (late.pause * 2).min(RETRY_AFTER_AT_MOST),
+            Tried::Again => late.pause = (late.pause * 2).min(late.longest_pause),
             Tried::AgainMuchLater => late.pause = RETRY_AFTER_AT_MOST,
             Tried::Shrunk => {
                 let before = late.bytes();
