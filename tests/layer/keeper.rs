@@ -147,7 +147,8 @@ async fn a_store_that_is_full_for_good_is_asked_at_growing_pauses() {
     house.send("k").await.is_executed();
     sleep(100 * SECOND).await;
     let asked = house.faults.calls(Transition::Complete);
-    assert!((20..60).contains(&asked), "{asked} times in 100 s");
+    // At a second each in the end; without growing pauses it were thousands.
+    assert!((60..200).contains(&asked), "{asked} times in 100 s");
     house.faults.heal();
     sleep(10 * SECOND).await;
     house.send("k").await.is_refused(RefusalKind::AnswerNotKept);
