@@ -50,7 +50,8 @@ pin_project! {
     /// The body of a request as the inner service gets it.
     ///
     /// Where no rule matched it is the body as it came; else it has been read whole, and its bytes
-    /// and trailers are the ones that were sent.
+    /// and trailers are the ones that were sent. Its errors are those of the body as it came; one that
+    /// was read whole has none. An axum handler sees nothing of it.
     #[derive(Debug)]
     pub struct RequestBody<B> {
         #[pin]
@@ -120,7 +121,7 @@ pin_project! {
     ///
     /// Where no rule matched it is the inner service's own. Else it is what was captured or stored,
     /// or, where that was too large or had no end in time, what was captured so far and then the
-    /// rest as it comes.
+    /// rest as it comes. Its errors are the inner service's, boxed.
     pub struct ResponseBody<R> {
         #[pin]
         inner: ResponseKind<R>,

@@ -35,13 +35,13 @@ impl<T: Send + 'static> Future for Detach<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // Taken out while it is polled, so that work that panicked is not moved to a task.
+        // Taken out, so that work that panics is not moved to a task to be polled again.
         let mut work = self.work.take().expect("Detach is not polled after its end");
-        let polled = work.as_mut().poll(cx);
-        if polled.is_pending() {
+        let poll = work.as_mut().poll(cx);
+        if poll.is_pending() {
             self.work = Some(work);
         }
-        polled
+        poll
     }
 }
 

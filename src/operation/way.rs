@@ -6,7 +6,9 @@ use std::{sync::Arc, time::SystemTime};
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::{Shared, claimant::Claimant, handle::Subject, recovery::recover, wait};
+use super::{
+    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+};
 use crate::{
     policy::OnAbandoned,
     record::{ClaimToken, Fence, Fingerprint, Grant, Previous},
@@ -44,6 +46,8 @@ pub(super) struct Granted {
 /// What a claim met.
 pub(super) enum Met {
     Granted(Granted),
+    /// The layer is told to end: nothing was claimed.
+    Draining,
     /// Anything else that a store may say.
     Other(Result<Claimed, StoreError>),
 }
@@ -97,6 +101,9 @@ impl Way {
     ///
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
+        if !self.claimant.announce() {
+            return Met::Draining;
+        }
         match self.claimant.claim(self.takeover).await {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
@@ -117,6 +124,7 @@ impl Way {
     pub(super) async fn after(&mut self, met: Met) -> Result<Option<Bytes>, Refusal> {
         let mut claimed = match met {
             Met::Granted(_) => return Ok(None),
+            Met::Draining => return Err(shutting_down()),
             Met::Other(Ok(claimed)) => claimed,
             Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
         };

@@ -58,7 +58,8 @@ impl Policy {
             None => self.of_status(answer.status()),
         };
         match (&self.keep_if, ending) {
-            // A body that was too large to be kept cannot be read by it: the status alone counts.
+            // Not asked about a body that was too large or too slow to be seen: to release it would
+            // be to run a second time because an answer was large.
             (Some(keep_if), Ending::Keep) if answer.body().is_some() && !keep_if(answer) => {
                 Ending::Release(Reason::Failed)
             }
@@ -151,6 +152,17 @@ mod tests {
         assert_eq!(policy.ending_of(&timed_out), Ending::UNCERTAIN);
         let too_large = Answer::text("fail").without_body();
         assert_eq!(policy.ending_of(&too_large), Ending::Keep, "it is not asked, and it is done");
+    }
+
+    #[test]
+    fn an_answer_too_large_to_be_seen_is_not_run_again_by_keep_if() {
+        let policy = Policy::webhook(json("/id")).keep_if(|answer| answer.body().is_none());
+        assert_eq!(policy.ending_of(&Answer::text("seen")), Ending::Release(Reason::Failed));
+        let policy = Policy::webhook(json("/id")).keep_if(|_| false);
+        let unseen = Answer::text("success").without_body();
+        assert_eq!(policy.ending_of(&unseen), Ending::Keep);
+        let failed = unseen.with_status(StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(policy.ending_of(&failed), Ending::Release(Reason::Failed));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! ..   headers: a count in 2 bytes, then for each the length of the name in 2, the name, the length
 //!      of the value in 4, the value
 //! ..   trailers, likewise, if there are any
+//! 8    the length of the body, if it was kept
 //! ..   the body, to the end
 //! ```
 
@@ -47,7 +48,7 @@ impl fmt::Display for Unreadable {
 pub(crate) fn encode(key: &RecordKey, answer: &Answer) -> Bytes {
     let body = answer.body.as_deref().unwrap_or_default();
     let trailers = answer.trailers.as_deref();
-    let size = 36 + size_of_map(&answer.headers) + trailers.map_or(0, size_of_map) + body.len();
+    let size = 44 + size_of_map(&answer.headers) + trailers.map_or(0, size_of_map) + body.len();
     let mut out = BytesMut::with_capacity(size);
     out.put_slice(key.as_bytes());
     out.put_u8(VERSION);
@@ -58,7 +59,11 @@ pub(crate) fn encode(key: &RecordKey, answer: &Answer) -> Bytes {
     if let Some(trailers) = trailers {
         put_map(&mut out, trailers);
     }
-    out.put_slice(body);
+    if answer.body.is_some() {
+        // A body that was cut would otherwise read as a shorter one.
+        out.put_u64(body.len() as u64);
+        out.put_slice(body);
+    }
     out.freeze()
 }
 
@@ -88,7 +93,10 @@ pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Answer, Unrea
     let body = match flags & BODY_KEPT {
         0 if stored.is_empty() => None,
         0 => return Err(Unreadable::Broken),
-        _ => Some(stored),
+        _ => match stored.try_get_u64() {
+            Ok(length) if length == stored.len() as u64 => Some(stored),
+            _ => return Err(Unreadable::Broken),
+        },
     };
     Ok(Answer::from_parts(status, headers, body, trailers))
 }
@@ -159,7 +167,7 @@ mod tests {
     fn the_bytes_are_these() {
         let mut golden = [9; 32].to_vec();
         golden.extend_from_slice(b"\x01\x01\x00\xc9\x00\x01\x00\x0ccontent-type\x00\x00\x00\x19");
-        golden.extend_from_slice(b"text/plain; charset=utf-8ok");
+        golden.extend_from_slice(b"text/plain; charset=utf-8\0\0\0\0\0\0\0\x02ok");
         let answer = Answer::text("ok").with_status(StatusCode::CREATED);
         assert_eq!(encode(&KEY, &answer), golden);
     }
@@ -176,10 +184,11 @@ mod tests {
         let mut newer = stored.to_vec();
         newer[32] = 2;
         assert_eq!(decode(&KEY, newer.into()), Err(Unreadable::Version(2)));
-        let head = stored.len() - sample().body.unwrap().len();
-        for cut in 0..head {
+        for cut in 0..stored.len() {
             assert!(decode(&KEY, stored.slice(..cut)).is_err(), "cut at {cut}");
         }
+        let longer = [&stored[..], b"!"].concat();
+        assert_eq!(decode(&KEY, longer.into()), Err(Unreadable::Broken));
     }
 
     #[test]

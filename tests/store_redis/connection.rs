@@ -69,12 +69,12 @@ async fn a_server_that_restarts_is_found_again_with_what_it_kept() {
     assert_eq!(store.complete(&grant, kept("kept")).await.unwrap(), Written::Stored);
 }
 
-#[tokio::test]
-async fn while_the_server_is_away_attempts_to_reach_it_are_paced() {
+/// How many attempts to connect calls one after the other make in two seconds.
+async fn attempts_in_two_seconds(fault: impl FnOnce(&Proxy)) -> usize {
     let server = RedisServer::start().await;
     let proxy = Proxy::to(server.address()).await;
     let store = RedisStore::connect(&proxy.redis_url()).await.unwrap();
-    proxy.black_hole();
+    fault(&proxy);
     proxy.cut().await;
     let store = store.call_within(Duration::from_millis(100));
     let started = Instant::now();
@@ -83,8 +83,20 @@ async fn while_the_server_is_away_attempts_to_reach_it_are_paced() {
         // A caller that is refused at once must not keep the runtime for itself.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let attempts = proxy.counts().connections;
-    assert!((2..=8).contains(&attempts), "{attempts} attempts in 2 s");
+    proxy.counts().connections - 1 + proxy.counts().refused
+}
+
+#[tokio::test]
+async fn attempts_to_reach_a_mute_server_are_paced() {
+    let attempts = attempts_in_two_seconds(Proxy::black_hole).await;
+    assert!((1..=5).contains(&attempts), "{attempts}");
+}
+
+#[tokio::test]
+async fn attempts_to_reach_a_server_that_refuses_are_paced() {
+    let attempts = attempts_in_two_seconds(Proxy::refuse).await;
+    // At most 0, 25, 75, 175, 375, 775, 1275 and 1775 ms from the first.
+    assert!((3..=9).contains(&attempts), "{attempts}");
 }
 
 #[tokio::test]

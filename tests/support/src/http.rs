@@ -65,7 +65,21 @@ impl Server {
         B::Data: Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        match self.try_send(request).await {
+        Self::exchange(self.address, request).await
+    }
+
+    /// The same with a server that is known by its address, for a task of its own.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub async fn exchange<B>(address: SocketAddr, request: Request<B>) -> Response<Bytes>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        match Self::try_exchange(address, request).await {
             Ok(response) => response,
             Err(error) => panic!("no answer: {error}"),
         }
@@ -82,8 +96,17 @@ impl Server {
     /// # Panics
     ///
     /// When the answer takes longer than 20 s.
-    pub async fn try_send<B>(
-        &self,
+    pub async fn try_send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, hyper::Error>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self::try_exchange(self.address, request).await
+    }
+
+    async fn try_exchange<B>(
+        address: SocketAddr,
         mut request: Request<B>,
     ) -> Result<Response<Bytes>, hyper::Error>
     where
@@ -91,9 +114,9 @@ impl Server {
         B::Data: Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let host = HeaderValue::try_from(self.address.to_string()).expect("an address is ASCII");
+        let host = HeaderValue::try_from(address.to_string()).expect("an address is ASCII");
         request.headers_mut().entry(HOST).or_insert(host);
-        let stream = TcpStream::connect(self.address).await.expect("the server listens");
+        let stream = TcpStream::connect(address).await.expect("the server listens");
         let (mut client, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let exchange = async {
@@ -145,6 +168,16 @@ pub struct RawAnswer {
     pub body: Bytes,
     /// The fields after a chunked body.
     pub trailers: HeaderMap,
+}
+
+impl RawAnswer {
+    /// The same as a response, to be looked at like any other. Without the trailers.
+    pub fn into_response(self) -> Response<Bytes> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
 }
 
 impl RawClient {
@@ -200,6 +233,17 @@ impl RawClient {
     pub async fn answer_to_head(&mut self) -> RawAnswer {
         let read = timeout(ANSWER_WITHIN, self.read_answer(false)).await;
         read.expect("an answer within 20 s").expect("an answer before the connection ends")
+    }
+
+    /// Reads until these bytes have come, and gives back everything up to them, as text.
+    ///
+    /// # Panics
+    ///
+    /// When they do not come within 20 s.
+    pub async fn read_until(&mut self, end: &str) -> String {
+        let read = timeout(ANSWER_WITHIN, self.read_through(end.as_bytes())).await;
+        let bytes = read.expect("it comes within 20 s").expect("it comes before the end");
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Reads whatever comes until the server closes the connection.

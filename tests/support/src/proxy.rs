@@ -56,6 +56,8 @@ pub struct Counts {
     pub connections: usize,
     /// Those of them that are open.
     pub open: usize,
+    /// Connections cut as soon as they were there.
+    pub refused: usize,
     /// Pieces that came from clients.
     pub requests: usize,
     /// Pieces that came from the server.
@@ -210,6 +212,7 @@ async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) 
     while let Ok((client, _)) = listener.accept().await {
         if faults.with_plan(|plan| plan.refuse) {
             cut(&client);
+            faults.counts.send_modify(|counts| counts.refused += 1);
             continue;
         }
         faults.counts.send_modify(|counts| {
