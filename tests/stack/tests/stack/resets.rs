@@ -219,41 +219,6 @@ async fn a_waiter_that_resets_is_gone_and_the_run_it_waited_for_goes_on() {
     }
 }
 
-/// Nobody waits on in place of a waiter who has left: its place is free.
-#[tokio::test]
-async fn waiters_that_reset_give_their_places_back() {
-    const PLACES: usize = 1024;
-    let scene = Scene::start(api().wait(Duration::from_secs(20))).await;
-    let client = Http2Client::connect(scene.server.address()).await;
-    let mut first = scene.open(&client, None).await;
-    first.send("a payment", true);
-    scene.started.wait_for(1).await;
-    let mut left = 0;
-    for _ in 0..PLACES / 128 + 1 {
-        // As many as a connection may have open at once, beside the first.
-        let mut waiters = Vec::new();
-        let met = scene.faults.calls(Transition::Claim);
-        for _ in 0..128 {
-            let mut waiter = scene.open(&client, None).await;
-            waiter.send("a payment", true);
-            waiters.push(waiter);
-        }
-        scene.faults.called(Transition::Claim, met + 256).await;
-        left += waiters.len();
-        waiters.into_iter().for_each(|waiter| waiter.reset(Reason::CANCEL));
-        scene.over.wait_for(left).await;
-    }
-    // More have left than there are places; one more still gets one, and its replay.
-    let mut last = scene.open(&client, None).await;
-    last.send("a payment", true);
-    let met = scene.faults.calls(Transition::Claim);
-    scene.faults.called(Transition::Claim, met + 3).await;
-    scene.go.add_permits(1);
-    assert!(is_replay(&last.answer().await));
-    assert_eq!(first.answer().await.status, StatusCode::OK);
-    assert_eq!(scene.started.count(), 1);
-}
-
 #[tokio::test]
 async fn a_reset_after_the_answer_changes_nothing() {
     let scene = Scene::start(api()).await;
