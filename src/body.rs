@@ -5,7 +5,7 @@ use std::{
     error::Error,
     fmt,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -64,7 +64,8 @@ pin_project! {
     #[project = RequestProjection]
     enum RequestKind<B> {
         Untouched { #[pin] body: B },
-        Whole { whole: Whole },
+        // In a box, so that a body that passes through is no larger for it.
+        Whole { whole: Box<Whole> },
     }
 }
 
@@ -74,7 +75,7 @@ impl<B> RequestBody<B> {
     }
 
     pub(crate) fn whole(whole: Whole) -> Self {
-        Self { inner: RequestKind::Whole { whole } }
+        Self { inner: RequestKind::Whole { whole: Box::new(whole) } }
     }
 }
 
@@ -132,10 +133,16 @@ pin_project! {
     #[project = ResponseProjection]
     enum ResponseKind<R> {
         Untouched { #[pin] body: R },
-        Whole { whole: Whole },
-        Unfinished { chunks: VecDeque<Bytes>, rest: Pin<Box<R>> },
-        Broken { chunks: VecDeque<Bytes>, error: Option<BoxError> },
+        // In a box, so that a body that passes through is no larger for it.
+        Held { held: Box<Held<R>> },
     }
+}
+
+/// A body of which all or some was read.
+enum Held<R> {
+    Whole(Whole),
+    Unfinished { chunks: VecDeque<Bytes>, rest: Pin<Box<R>> },
+    Broken { chunks: VecDeque<Bytes>, error: Option<BoxError> },
 }
 
 impl<R> ResponseBody<R> {
@@ -144,15 +151,19 @@ impl<R> ResponseBody<R> {
     }
 
     pub(crate) fn whole(whole: Whole) -> Self {
-        Self { inner: ResponseKind::Whole { whole } }
+        Self::held(Held::Whole(whole))
     }
 
     pub(crate) fn unfinished(chunks: VecDeque<Bytes>, rest: Pin<Box<R>>) -> Self {
-        Self { inner: ResponseKind::Unfinished { chunks, rest } }
+        Self::held(Held::Unfinished { chunks, rest })
     }
 
     pub(crate) fn broken(chunks: VecDeque<Bytes>, error: BoxError) -> Self {
-        Self { inner: ResponseKind::Broken { chunks, error: Some(error) } }
+        Self::held(Held::Broken { chunks, error: Some(error) })
+    }
+
+    fn held(held: Held<R>) -> Self {
+        Self { inner: ResponseKind::Held { held: Box::new(held) } }
     }
 }
 
@@ -165,11 +176,13 @@ impl<R> Default for ResponseBody<R> {
 
 impl<R> fmt::Debug for ResponseBody<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.inner {
+        f.write_str(match &self.inner {
             ResponseKind::Untouched { .. } => "ResponseBody::Untouched",
-            ResponseKind::Whole { .. } => "ResponseBody::Whole",
-            ResponseKind::Unfinished { .. } => "ResponseBody::Unfinished",
-            ResponseKind::Broken { .. } => "ResponseBody::Broken",
+            ResponseKind::Held { held } => match **held {
+                Held::Whole(_) => "ResponseBody::Whole",
+                Held::Unfinished { .. } => "ResponseBody::Unfinished",
+                Held::Broken { .. } => "ResponseBody::Broken",
+            },
         })
     }
 }
@@ -186,37 +199,59 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = match self.project().inner.project() {
-            ResponseProjection::Untouched { body } => ready!(body.poll_frame(cx)),
-            ResponseProjection::Whole { whole } => return Poll::Ready(whole.next_frame().map(Ok)),
-            ResponseProjection::Unfinished { chunks, rest } => match chunks.pop_front() {
-                Some(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
-                None => ready!(rest.as_mut().poll_frame(cx)),
-            },
-            ResponseProjection::Broken { chunks, error } => {
-                return Poll::Ready(match chunks.pop_front() {
-                    Some(chunk) => Some(Ok(Frame::data(chunk))),
-                    None => error.take().map(Err),
-                });
-            }
-        };
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        match self.project().inner.project() {
+            ResponseProjection::Untouched { body } => body.poll_frame(cx).map_err(Into::into),
+            ResponseProjection::Held { held } => held.poll_frame(cx),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.inner {
             ResponseKind::Untouched { body } => body.is_end_stream(),
-            ResponseKind::Whole { whole } => whole.is_end(),
-            ResponseKind::Unfinished { chunks, rest } => chunks.is_empty() && rest.is_end_stream(),
-            ResponseKind::Broken { chunks, error } => chunks.is_empty() && error.is_none(),
+            ResponseKind::Held { held } => held.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             ResponseKind::Untouched { body } => body.size_hint(),
-            ResponseKind::Whole { whole } => whole.size_hint(),
-            ResponseKind::Unfinished { chunks, rest } => {
+            ResponseKind::Held { held } => held.size_hint(),
+        }
+    }
+}
+
+impl<R> Held<R>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = match self {
+            Self::Whole(whole) => whole.next_frame().map(Ok),
+            Self::Unfinished { chunks, rest } => match chunks.pop_front() {
+                Some(chunk) => Some(Ok(Frame::data(chunk))),
+                None => return rest.as_mut().poll_frame(cx).map_err(Into::into),
+            },
+            Self::Broken { chunks, error } => match chunks.pop_front() {
+                Some(chunk) => Some(Ok(Frame::data(chunk))),
+                None => error.take().map(Err),
+            },
+        };
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(whole) => whole.is_end(),
+            Self::Unfinished { chunks, rest } => chunks.is_empty() && rest.is_end_stream(),
+            Self::Broken { chunks, error } => chunks.is_empty() && error.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(whole) => whole.size_hint(),
+            Self::Unfinished { chunks, rest } => {
                 let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
                 let rest = rest.size_hint();
                 let mut hint = SizeHint::new();
@@ -227,7 +262,7 @@ where
                 hint
             }
             // What was left to come is not known any more.
-            ResponseKind::Broken { .. } => SizeHint::new(),
+            Self::Broken { .. } => SizeHint::new(),
         }
     }
 }

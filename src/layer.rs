@@ -41,14 +41,14 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct IdempotencyLayer {
-    configuration: Configuration,
+    configuration: Arc<Configuration>,
 }
 
-/// What a layer and its services share.
-#[derive(Clone)]
+/// What a layer and its services share. One pointer leads to it, since a service is cloned for each
+/// request, those that pass through among them.
 pub(crate) struct Configuration {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: Rules,
 }
 
 impl IdempotencyLayer {
@@ -59,9 +59,8 @@ impl IdempotencyLayer {
     /// When the path of a rule that is given alone is no pattern ([`Rule::path`](crate::Rule::path)).
     #[track_caller]
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
-        let shared = Shared::new(Arc::new(store));
-        let rules = Arc::new(rules.into());
-        Self { configuration: Configuration { shared: Arc::new(shared), rules } }
+        let shared = Arc::new(Shared::new(Arc::new(store)));
+        Self { configuration: Arc::new(Configuration { shared, rules: rules.into() }) }
     }
 
     /// Makes record keys and fingerprints unguessable for whoever reads the store without knowing
@@ -72,11 +71,11 @@ impl IdempotencyLayer {
     /// Danger: setting, changing or removing it forgets all that is stored, and what comes again runs
     /// again. Clones of the layer that were made before do not have it.
     #[must_use]
-    pub fn secret(mut self, secret: &[u8; 32]) -> Self {
+    pub fn secret(self, secret: &[u8; 32]) -> Self {
         let mut shared = (*self.configuration.shared).clone();
         shared.secret = Some(Secret::new(secret));
-        self.configuration.shared = Arc::new(shared);
-        self
+        let rules = self.configuration.rules.clone();
+        Self { configuration: Arc::new(Configuration { shared: Arc::new(shared), rules }) }
     }
 
     /// Ends gracefully: call it once the server has stopped accepting.

@@ -185,16 +185,20 @@ impl Rules {
     }
 
     pub(crate) fn matching(&self, method: &Method, path: &str) -> Option<&Arc<Rule>> {
-        let by_pattern = match self.router.at(path) {
-            Ok(found) => self.by_pattern[*found.value].as_slice(),
-            Err(_) => &[],
-        };
         // A pattern is more specific than none.
-        by_pattern
-            .iter()
-            .chain(&self.anywhere)
-            .map(|place| &self.rules[*place])
-            .find(|rule| rule.takes(method))
+        self.of_pattern(method, path).or_else(|| self.taking(&self.anywhere, method))
+    }
+
+    fn of_pattern(&self, method: &Method, path: &str) -> Option<&Arc<Rule>> {
+        if self.by_pattern.is_empty() {
+            return None;
+        }
+        let found = self.router.at(path).ok()?;
+        self.taking(&self.by_pattern[*found.value], method)
+    }
+
+    fn taking(&self, places: &[usize], method: &Method) -> Option<&Arc<Rule>> {
+        places.iter().map(|place| &self.rules[*place]).find(|rule| rule.takes(method))
     }
 
     fn group_of(&mut self, rule: &Rule, pattern: &str) -> Result<usize, RuleError> {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt, mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -35,11 +36,11 @@ use crate::{
 #[derive(Clone)]
 pub struct Idempotency<S> {
     inner: S,
-    configuration: Configuration,
+    configuration: Arc<Configuration>,
 }
 
 impl<S> Idempotency<S> {
-    pub(crate) fn new(inner: S, configuration: Configuration) -> Self {
+    pub(crate) fn new(inner: S, configuration: Arc<Configuration>) -> Self {
         Self { inner, configuration }
     }
 

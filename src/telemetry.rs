@@ -10,7 +10,7 @@ use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
 use crate::{
     operation::Subject,
-    record::{Grant, RecordKey, State, Unreadable},
+    record::{Fence, Grant, RecordKey, State, Unreadable},
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -145,9 +145,13 @@ pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
 }
 
 /// The store had lost a record that its owner wrote again.
-pub(crate) fn data_lost(key: &RecordKey, doing: &'static str) {
+pub(crate) fn data_lost(grant: &Grant, doing: &'static str) {
+    if grant.fence == Fence::NONE {
+        // It was run unprotected: there was nothing to be lost.
+        return;
+    }
     error!(
-        key = key.digest(),
+        key = grant.key.digest(),
         doing,
         "data lost: the store had forgotten a record that was acknowledged; it was written again, \
          but others may be gone and may run twice: look for a failover, an eviction, a flush or a \

@@ -36,9 +36,10 @@ pub fn route() -> MethodRouter {
     get(async || "success").post(fulfil)
 }
 
-/// The route as an app.
+/// The route as an app, as `axum::serve` would have it: a router that has no state yet puts its
+/// layers around its handlers anew for each request.
 pub fn router(route: MethodRouter) -> Router {
-    Router::new().route(PATH, route)
+    Router::new().route(PATH, route).with_state(())
 }
 
 /// A handler as there are many: a JSON body in, a status and some 200 bytes of JSON out.

@@ -57,6 +57,11 @@ impl Claimant {
         Self { shared, claim, call_within, last_sent: Instant::now(), debt: Debt::default() }
     }
 
+    /// What it asks for.
+    pub(super) fn asks(&self) -> &Claim {
+        &self.claim
+    }
+
     /// When the claim was last sent.
     pub(super) fn last_sent(&self) -> Instant {
         self.last_sent

@@ -122,7 +122,7 @@ fn has_an_end(head: &Parts) -> bool {
 impl Execution {
     /// Tells the store what came of it, and gives what the client gets; a panic of the policy's own
     /// code is told like one of the handler.
-    async fn conclude<R>(self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
+    async fn conclude<R>(&self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });

@@ -148,7 +148,8 @@ impl Operation {
         self.inner.attempt
     }
 
-    /// The number of this grant, larger than that of every one before it while the record is kept.
+    /// The number of this grant, larger than that of every one before it while the record is kept;
+    /// 0 if it runs without a grant ([`Policy::run_unprotected`](crate::Policy::run_unprotected)).
     pub fn fence(&self) -> Fence {
         self.inner.fence
     }

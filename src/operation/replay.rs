@@ -11,7 +11,7 @@ use crate::{
     body::{ResponseBody, Whole},
     policy::{Policy, Profile},
     record::{Answer, decode},
-    refusal::{Refusal, RefusalKind},
+    refusal::{Refusal, RefusalKind, is_grpc},
 };
 
 /// On replays alone; a handler's own header of this name is taken away.
@@ -27,7 +27,10 @@ pub(super) fn replay<R>(
             unreadable.report(&subject.record);
             Refusal::unreadable()
         })?;
-    if answer.body().is_none() && subject.rule.policy().profile == Profile::Api {
+    // A kept head alone is an answer to a sender that reads the status; gRPC's stood in the trailers.
+    let head_is_no_answer =
+        subject.rule.policy().profile == Profile::Api || is_grpc(answer.headers());
+    if answer.body().is_none() && head_is_no_answer {
         return Err(Refusal::new(
             RefusalKind::AnswerNotKept,
             "the request was handled before, and is not handled again; its answer was too large \

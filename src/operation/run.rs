@@ -64,9 +64,12 @@ where
             Met::Granted(granted) => break granted,
             met => met,
         };
-        // The reservation is given back: nothing is run, or not before somebody else's run has ended.
-        let unready = inner.clone();
-        drop(mem::replace(&mut inner, unready));
+        if met.takes_time() {
+            // The reservation is given back: nothing is run, or not before somebody else's run has
+            // ended.
+            let unready = inner.clone();
+            drop(mem::replace(&mut inner, unready));
+        }
         match way.after(met).await {
             Ok(None) => {}
             Ok(Some(payload)) => match replay(way.subject(), payload) {

@@ -1,11 +1,7 @@
 //! What a request is told about its operation, and what it does about it, until it is granted,
 //! answered or refused.
 
-use std::{
-    borrow::Cow,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
@@ -28,11 +24,12 @@ const LABEL_AT_MOST: usize = 256;
 /// How often the state of an operation may change under a request before it is refused for now.
 const ROUNDS_AT_MOST: u32 = 16;
 
+const TOO_LATE: &str = "the claim arrived too late each time";
+
 /// A request on its way to a grant.
 pub(super) struct Way {
     shared: Arc<Shared>,
     subject: Subject,
-    claim: Claim,
     claimant: Claimant,
     takeover: Takeover,
     /// The record of another name, where the request was led from the one it gave.
@@ -58,6 +55,13 @@ pub(super) enum Met {
     Other(Result<Claimed, StoreError>),
 }
 
+impl Met {
+    /// Whether more than a stored answer is needed to say what follows.
+    pub(super) fn takes_time(&self) -> bool {
+        !matches!(self, Self::Other(Ok(Claimed::Completed(_))))
+    }
+}
+
 impl Way {
     /// `delivery` is the record of the delivery id, where the operation has a business key.
     pub(super) fn new(
@@ -81,8 +85,8 @@ impl Way {
         );
         claim.label = label(&subject);
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
-        let claimant = Claimant::new(shared.clone(), claim.clone(), policy.call_within);
-        Self { shared, subject, claim, claimant, takeover, led: None, rounds: 0, wait_until: None }
+        let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
+        Self { shared, subject, claimant, takeover, led: None, rounds: 0, wait_until: None }
     }
 
     pub(super) fn subject(&self) -> &Subject {
@@ -107,7 +111,7 @@ impl Way {
     pub(super) async fn claim(&mut self) -> Met {
         if self.led.is_some_and(Led::only_answers) {
             return Met::Other(
-                wait::look_once(&self.shared, &self.claim, self.call_within()).await,
+                wait::look_once(&self.shared, self.claimant.asks(), self.call_within()).await,
             );
         }
         if !self.claimant.announce() {
@@ -117,8 +121,10 @@ impl Way {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
-            Err(error) if self.subject.rule.policy().run_unprotected => {
-                telemetry::run_unprotected(&self.subject, &error.to_string());
+            Err(error) if self.runs_unprotected(&error.to_string()) => {
+                Met::Granted(self.without_a_grant())
+            }
+            Ok(Claimed::Free) if self.runs_unprotected(TOO_LATE) => {
                 Met::Granted(self.without_a_grant())
             }
             other => Met::Other(other),
@@ -141,11 +147,11 @@ impl Way {
         if let Claimed::InProgress(met) = claimed {
             let policy = self.subject.rule.policy();
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
-            claimed = wait::watch(&self.shared, &self.claim, policy, met, until).await;
+            claimed = wait::watch(&self.shared, self.claimant.asks(), policy, met, until).await;
         }
         let only_answers = self.led.is_some_and(Led::only_answers);
         if matches!(claimed, Claimed::Free) && !met_in_progress && !only_answers {
-            return Err(self.unavailable("the claim arrived too late each time"));
+            return Err(self.unavailable(TOO_LATE));
         }
         self.rounds += 1;
         if matches!(claimed, Claimed::DeliveryTaken(_)) {
@@ -187,7 +193,7 @@ impl Way {
                 Ok(None)
             }
             // This delivery id has a record of its own, from before it had a business key.
-            Claimed::DeliveryTaken(_) => match self.claim.alias {
+            Claimed::DeliveryTaken(_) => match self.claimant.asks().alias {
                 Some(alias) => {
                     self.follow(alias.key, Led::ToAnswers);
                     Ok(None)
@@ -203,20 +209,35 @@ impl Way {
     fn follow(&mut self, target: RecordKey, led: Led) {
         self.led = Some(led);
         self.subject.record = target;
-        self.claim.key = target;
-        self.claim.alias = None;
-        self.claim.token = ClaimToken::random();
+        let mut claim = self.claimant.asks().clone();
+        claim.key = target;
+        claim.alias = None;
+        claim.token = ClaimToken::random();
         let call_within = self.subject.rule.policy().call_within;
-        self.claimant = Claimant::new(self.shared.clone(), self.claim.clone(), call_within);
+        self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
+    }
+
+    fn runs_unprotected(&self, why: &str) -> bool {
+        let wanted = self.subject.rule.policy().run_unprotected;
+        if wanted {
+            telemetry::run_unprotected(&self.subject, why);
+        }
+        wanted
     }
 
     /// The policy wants to run rather than to refuse while the store is away. The answer is offered
     /// to the store under the token that was sent, which may have been granted after all.
+    ///
+    /// Its fence is smaller than any: whatever the store has meanwhile is not older than this run, so
+    /// that it takes nothing over, and an unknown outcome it met stays unknown.
     fn without_a_grant(&self) -> Granted {
-        let micros = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-        let grant = self.claim.granted(Fence::new(micros), 1, Previous::Nothing);
+        // What the claim may have taken over must not be forgotten by a renewal.
+        let previous = match self.takeover {
+            Takeover::Refuse => Previous::Nothing,
+            Takeover::Any => Previous::AbandonedUnknown,
+            Takeover::Only(_) => Previous::AbandonedNotDone,
+        };
+        let grant = self.claimant.asks().granted(Fence::NONE, 1, previous);
         Granted { grant, since: Instant::now() }
     }
 
@@ -244,7 +265,7 @@ impl Way {
         if self.subject.fields.is_empty() {
             return None;
         }
-        let mut anything = self.claim.clone();
+        let mut anything = self.claimant.asks().clone();
         anything.print = None;
         match wait::look_once(&self.shared, &anything, self.call_within()).await {
             Ok(Claimed::Completed(completed)) => {

@@ -37,6 +37,9 @@ pub(crate) struct Stored {
     /// One for each compared field, so that it can be said which of them differs.
     pub(crate) fields: Vec<FieldDigest>,
 }
+/// Headers that a replay gets on its way out: the mark of a replay, and what a server adds, its
+/// length and the date. With room for them the map need not grow.
+const ADDED_LATER: usize = 3;
 
 /// What is stored is no answer of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +152,8 @@ fn put_map(out: &mut BytesMut, map: &HeaderMap) {
 fn get_map(stored: &mut Bytes) -> Result<HeaderMap, Unreadable> {
     let count = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
     // Each entry takes six bytes at least, so a hostile count cannot reserve more than was sent.
-    let mut map = HeaderMap::with_capacity(usize::from(count).min(stored.len() / 6));
+    let entries = usize::from(count).min(stored.len() / 6);
+    let mut map = HeaderMap::with_capacity(entries + ADDED_LATER);
     for _ in 0..count {
         let length = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
         let name = take(stored, usize::from(length))?;

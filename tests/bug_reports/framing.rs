@@ -254,6 +254,16 @@ async fn b86_trailers_are_answered_and_replayed() {
         let trailers = answer.trailers.expect("trailers");
         assert_eq!(trailers["x-status"], "0", "replayed: {replayed}");
     }
+    // Over HTTP/1.1 to a client that takes them.
+    let mut client = server.connect().await;
+    for _ in 0..2 {
+        client.send(head("te: trailers\r\ncontent-length: 9\r\n").replace(": k\r", ": k1\r")).await;
+        client.send("amount=20").await;
+        let answer = client.answer().await;
+        assert_eq!(answer.body, "text");
+        assert_eq!(answer.trailers["x-status"], "0", "{answer:?}");
+    }
+    assert_replay(&server.send(keyed("/pay", "k1", "amount=20")).await, "text");
 }
 
 #[tokio::test]

@@ -17,6 +17,8 @@ use tower_idempotency::{
     test_util::{FaultyStore, Transition},
 };
 
+use tower_idempotency_test_support::Http2Client;
+
 use crate::support::{
     RawClient, RedisServer, Runs, Sent, Shop, api, around, assert_fresh, assert_refused,
     assert_replay, bare, is_replay, keyed, layer, map_answers, notify, pay, send_aside, serve,
@@ -250,6 +252,14 @@ async fn b69_a_replay_has_framing_of_its_own_and_the_next_request_is_read() {
         }
     }
     assert_eq!(client.answer().await.status, 200);
+    // Over HTTP/2, which has none of that.
+    let newer = Http2Client::connect(server.address()).await;
+    for key in ["k", "k", "newer", "newer"] {
+        let request = http::Request::post("/pay").header("idempotency-key", key);
+        let answer = newer.send(request.body("amount=20").unwrap()).await;
+        assert_eq!((answer.status, &answer.body[..]), (StatusCode::OK, &b"one two three"[..]));
+        assert!(!answer.headers.contains_key("transfer-encoding"));
+    }
     // To an old client, which knows no chunks.
     let mut old = server.connect().await;
     old.send(raw_pay("k", "").replace("HTTP/1.1", "HTTP/1.0")).await;

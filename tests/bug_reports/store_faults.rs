@@ -237,7 +237,9 @@ async fn b113_a_redis_that_is_loading_is_unavailable_and_not_empty() {
         .start()
         .await;
     let shop = Shop::open();
-    let server = serve(store_on(&redis).await, api(), shop.handler()).await;
+    // Less than it takes to load, so that a request cannot outlast that.
+    let policy = api().claim_within(Duration::from_millis(300));
+    let server = serve(store_on(&redis).await, policy, shop.handler()).await;
     assert_fresh(&server.send(pay("done")).await, "run 1");
     for i in 0..150 {
         redis.command(&["SET", &format!("other-{i}"), &"x".repeat(1000), "PX", "600000"]).await;

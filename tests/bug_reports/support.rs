@@ -19,7 +19,7 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use http::{Request, Response, header::RETRY_AFTER};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, Full};
 use tokio::{

@@ -118,6 +118,22 @@ async fn case_65_what_nobody_knows_is_neither_stored_nor_run_again() {
     }
 }
 
+#[tokio::test]
+async fn case_65_a_keep_if_that_panics_leaves_the_key_abandoned() {
+    let policy = webhook().keep_if(|answer| match answer.body() {
+        Some(body) if body == "run 1" => panic!("keep_if was told to"),
+        _ => true,
+    });
+    let case = answering(policy, 200).await;
+    let mut client = case.server.connect().await;
+    let body = r#"{"id":"n-1"}"#;
+    client.send(raw_post("k", &[], body)).await;
+    assert_eq!(client.rest().await, "", "the connection ends, as after a panic of the handler");
+    let second = deliver(&case).await;
+    assert_eq!(second.problem(), "outcome-unknown");
+    assert_eq!(case.runs.count(), 1);
+}
+
 async fn validating(request: AxumRequest, next: Next) -> Response {
     if request.headers().contains_key("x-invalid") {
         return (StatusCode::UNPROCESSABLE_ENTITY, "invalid").into_response();

@@ -113,7 +113,7 @@ impl Late {
         }
     }
 
-    fn key(&self) -> RecordKey {
+    pub(super) fn key(&self) -> RecordKey {
         match &self.write {
             Write::Release(release) => release.key(),
             Write::Completion { grant, .. } => grant.key,
@@ -150,8 +150,8 @@ impl Late {
             (Ok(Written::Lost(state)), Release::Grant { grant, .. }) => {
                 telemetry::released_late(grant, state);
             }
-            (Ok(Written::Restored), Release::Grant { .. }) => {
-                telemetry::data_lost(&self.key(), "releasing");
+            (Ok(Written::Restored), Release::Grant { grant, .. }) => {
+                telemetry::data_lost(grant, "releasing");
             }
             // A claim that was called off leaves nothing to be told, whatever it met.
             (Ok(_), _) => {}
@@ -163,7 +163,7 @@ impl Late {
 fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shrink: bool) -> Tried {
     match answer {
         Ok(Written::Stored) => telemetry::stored_late(grant),
-        Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
+        Ok(Written::Restored) => telemetry::data_lost(grant, "storing the answer"),
         // Another execution's answer is there, and is final.
         Ok(Written::Lost(State::Completed)) => {}
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,

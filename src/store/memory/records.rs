@@ -88,11 +88,12 @@ impl Records {
 
     /// Writes an entry whatever the limits say.
     pub(super) fn insert(&mut self, key: RecordKey, entry: Entry) {
+        let expires_ms = entry.expires_ms;
         self.bytes += entry.bytes();
-        self.expiry.insert((entry.expires_ms, key));
+        self.expiry.insert((expires_ms, key));
         if let Some(old) = self.entries.insert(key, entry) {
             self.bytes -= old.bytes();
-            if old.expires_ms != self.entries[&key].expires_ms {
+            if old.expires_ms != expires_ms {
                 self.expiry.remove(&(old.expires_ms, key));
             }
         }
