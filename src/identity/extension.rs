@@ -45,7 +45,7 @@ pub fn extension<T: AsRef<str> + Clone + Send + Sync + 'static>() -> Extension<T
 
 impl<T: AsRef<str> + Clone + Send + Sync + 'static> Extension<T> {
     /// The extension's bytes.
-    pub(crate) fn find(&self, from: &Input<'_>) -> Option<Bytes> {
+    pub(crate) fn find(from: &Input<'_>) -> Option<Bytes> {
         let found = from.head().extensions.get::<T>()?;
         Some(Bytes::copy_from_slice(found.as_ref().as_bytes()))
     }
@@ -65,7 +65,7 @@ impl<T> fmt::Debug for Extension<T> {
 
 impl<T: AsRef<str> + Clone + Send + Sync + 'static> Source for Extension<T> {
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        Ok(self.find(from).map(Identity::new))
+        Ok(Self::find(from).map(Identity::new))
     }
 
     fn reads_body(&self) -> bool {

@@ -249,7 +249,7 @@ impl<'p> Search<'p> {
             let name = excerpt(reference.borrow().into_inner().as_bytes());
             return Err(Wrong::Element(format!("{name} is a reference to nothing known")));
         };
-        if !character.is_ascii() && !(self.is_utf8 && self.says_utf8) {
+        if !character.is_ascii() && (!self.is_utf8 || !self.says_utf8) {
             // In another charset it has other bytes, which would be another identity.
             return Err(Wrong::Element("a reference is to no ASCII character".to_owned()));
         }
