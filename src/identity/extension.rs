@@ -34,7 +34,7 @@ pub struct Extension<T> {
 /// }
 ///
 /// let mut head = http::Request::new(()).into_parts().0;
-/// let read = |head| extension::<MessageId>().read(&Input::new(head, &Bytes::new())).unwrap();
+/// let read = |head: &_| extension::<MessageId>().read(&Input::new(head, &Bytes::new())).unwrap();
 /// assert_eq!(read(&head), None);
 /// head.extensions.insert(MessageId("m-1".to_owned()));
 /// assert_eq!(read(&head), Some(Identity::new("m-1")));

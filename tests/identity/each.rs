@@ -30,7 +30,7 @@ fn ids(body: impl Into<Vec<u8>>) -> Read {
 #[test]
 fn all_items_are_one_identity_in_their_order() {
     let (one, two) = (item("A1", "CAPTURE"), item("B2", "REFUND"));
-    assert_eq!(items(&[one.clone()]), found("A1\\,CAPTURE"));
+    assert_eq!(items(std::slice::from_ref(&one)), found("A1\\,CAPTURE"));
     assert_eq!(items(&[one.clone(), two.clone()]), found("A1\\,CAPTURE,B2\\,REFUND"));
     assert_eq!(items(&[two, one]), found("B2\\,REFUND,A1\\,CAPTURE"));
     assert_eq!(ids(r#"[{"id": 1}, {"id": 2}]"#), found("1,2"));
