@@ -1,4 +1,108 @@
 //! Runs each operation once, and answers every other delivery from the store.
+//!
+//! A payment gateway may deliver one notification five times, and a client whose connection broke
+//! sends its order again. The handler behind such a route runs each time. [`IdempotencyLayer`] stands
+//! in front of it: it reads the *identity* of the operation from the request, *claims* it in a store
+//! that all processes share, lets exactly one delivery through to the handler, stores the *answer*,
+//! and gives that answer to every other delivery.
+//!
+//! It is a [`tower`](https://docs.rs/tower) layer for everything that is a `Service<Request<B>>`:
+//! axum, hyper, tonic. It needs a Tokio runtime with time enabled.
+//!
+//! # Example: five deliveries, one charge
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::{BodyExt, Full};
+//! use tower::{ServiceBuilder, ServiceExt};
+//! use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, RequestBody, Rule, json};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! static CHARGES: AtomicU32 = AtomicU32::new(0);
+//!
+//! async fn fulfil(_: Request<RequestBody<Full<Bytes>>>) -> Result<Response<String>, std::io::Error> {
+//!     let number = CHARGES.fetch_add(1, Ordering::Relaxed) + 1;
+//!     Ok(Response::new(format!("charge {number}")))
+//! }
+//!
+//! let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId")));
+//! let service = ServiceBuilder::new()
+//!     .layer(IdempotencyLayer::new(MemoryStore::new(), rule))
+//!     .service_fn(fulfil);
+//!
+//! for delivery in 1..=5 {
+//!     let body = Full::from(r#"{"notifyId": "N-1", "orderId": "O-1", "amount": 960}"#);
+//!     let answer = service.clone().oneshot(Request::post("/fulfil").body(body)?).await?;
+//!     let replayed = answer.headers().contains_key("idempotent-replayed");
+//!     assert_eq!(replayed, delivery > 1);
+//!     assert_eq!(answer.into_body().collect().await?.to_bytes(), "charge 1");
+//! }
+//! assert_eq!(CHARGES.load(Ordering::Relaxed), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it promises
+//!
+//! For each key at most one execution is *granted* while its record is kept and the store loses no
+//! acknowledged write. Every other delivery gets the first one's answer, or is told plainly why not
+//! yet. In particular:
+//!
+//! * A handler is started only with a grant. A store that is down refuses with 503; it never lets
+//!   through.
+//! * The answer is stored before the client sees it. One that could not be stored, was too large or
+//!   was a stream is sent all the same, and its operation is not run again.
+//! * From the grant on the handler outlives its client: it runs to its end and its answer is stored
+//!   for the retry.
+//! * A process that dies leaves its operations *abandoned*, which is refused, never *absent*, which
+//!   would run. What nobody knows is never taken for "it did not happen".
+//! * No answer is given to another rule, another scope or another request.
+//!
+//! What counts as "it did not happen, run it again" is the handler's word: by its status (the table
+//! at [`Policy`]), or by an [`Outcome`] in its answer's extensions.
+//!
+//! # What it does not promise
+//!
+//! * A store that loses what it acknowledged forgets runs: a failover to a replica that lagged, an
+//!   eviction, a flush, a restart without persistence. Owners that are alive write their records
+//!   again, and an event tells of it; but a delivery may have run meanwhile.
+//! * After [`Policy::retention`], and for unfinished operations after [`Policy::hold`], an identity
+//!   is new.
+//! * [`Policy::rerun_abandoned`], [`Policy::run_unprotected`] and a verdict that is wrong
+//!   ([`Policy::resolve_abandoned`], [`Store::resolve`]) run twice what they run twice.
+//! * A handler that has an effect and then says that it did not happen has it again.
+//! * The same operation under another identity is another operation.
+//! * A request that no rule is for, or that has no identity under [`Policy::optional`], passes
+//!   unprotected.
+//!
+//! An effect in somebody else's hands, such as a charge at a payment provider, is made once for good
+//! by sending [`Operation::downstream_key`] along with it.
+//!
+//! # Where to go from here
+//!
+//! * [`IdempotencyLayer`], [`Rule`] and [`Policy`]: what is protected, and how.
+//! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
+//! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
+//! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
+//! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
+//! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
+//!
+//! # Features
+//!
+//! None is on by default, and each only adds.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
+//! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
+//! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
+//! | `xml` | `xml(..)`: identities and fields in XML bodies |
+//!
+//! The lowest Rust version is 1.88.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -11,7 +115,10 @@ mod identity;
 mod layer;
 mod ledger;
 mod operation;
+#[doc = include_str!("../docs/operations.md")]
+pub mod operating {}
 mod policy;
+pub mod problems;
 mod record;
 mod refusal;
 mod rule;
@@ -48,3 +155,28 @@ pub use service::Idempotency;
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store, StoreError};
 pub use verify::{Deciphered, Delivery, Verified, Verify};
+
+// The README's examples are compiled and run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+/// The trap that the README warns of: where this compiles one day, the warning can go.
+///
+/// ```compile_fail,E0277
+/// use axum::{Router, extract::Request, middleware::{Next, from_fn}, response::Response, routing::post};
+/// use tower::ServiceBuilder;
+/// use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, Rule, json};
+///
+/// async fn log(request: Request, next: Next) -> Response {
+///     next.run(request).await
+/// }
+///
+/// let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId")));
+/// let layers = ServiceBuilder::new()
+///     .layer(IdempotencyLayer::new(MemoryStore::new(), rule))
+///     .layer(from_fn(log));
+/// let app: Router = Router::new().route("/fulfil", post(async || "success")).route_layer(layers);
+/// ```
+#[cfg(doctest)]
+mod from_fn_inside {}

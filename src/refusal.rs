@@ -13,7 +13,8 @@ use crate::record::Answer;
 /// Where the page of each problem type is.
 const TYPE_BASE: &str = "https://docs.rs/tower-idempotency/latest/tower_idempotency/problems/";
 
-/// Why a request was refused.
+/// Why a request was refused. Each has a page with what client and operator can do: see
+/// [`problems`](crate::problems).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
@@ -54,7 +55,9 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
-    /// The last part of the problem's `type`, and the name of its page in `docs/problems/`.
+    /// Its name in words: `identity-missing`. It never changes: it is the name of its page in
+    /// [`problems`](crate::problems), part of the problem's `type`, and the beginning of a
+    /// `grpc-message`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::IdentityMissing => "identity-missing",
@@ -120,8 +123,10 @@ impl RefusalKind {
     }
 
     /// The code of `google.rpc` that a gRPC client acts on in the same way.
-    const fn grpc_status(self) -> u8 {
+    fn grpc_status(self, status: StatusCode) -> u8 {
         match self {
+            // Whoever is told 400 over HTTP has to mend the request here too.
+            Self::ScopeMissing if status == StatusCode::BAD_REQUEST => 3,
             // INVALID_ARGUMENT
             Self::IdentityMissing
             | Self::IdentityMalformed
@@ -151,7 +156,21 @@ impl RefusalKind {
 
 /// A request was refused; its handler was not run.
 ///
-/// It is also an extension of the response that says so, for layers outside.
+/// The layer answers it as RFC 9457 problem details (`application/problem+json`) with
+/// `Cache-Control: no-store`, or as a gRPC status, or as
+/// [`Policy::refuse_with`](crate::Policy::refuse_with) says. It is also an extension of that response,
+/// for layers outside. It says nothing of any other request.
+///
+/// # Example: what a source of identities says no with
+///
+/// ```
+/// use tower_idempotency::{Refusal, RefusalKind};
+///
+/// let refusal = Refusal::identity_malformed("the order number must have 12 digits");
+/// assert_eq!(refusal.kind(), RefusalKind::IdentityMalformed);
+/// assert_eq!(refusal.status(), 400);
+/// assert!(refusal.type_uri().ends_with("/problems/identity_malformed/index.html"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Refusal {
     kind: RefusalKind,
@@ -206,12 +225,12 @@ impl Refusal {
         self.kind
     }
 
-    /// The status of the response.
+    /// The status of the response, as HTTP says it; gRPC has a code of its own in `grpc-status`.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// What the client reads about it.
+    /// What the client reads about it: what was wrong with its request, and what would be right.
     pub fn detail(&self) -> &str {
         &self.detail
     }
@@ -222,12 +241,13 @@ impl Refusal {
         self.retry_after
     }
 
-    /// The URI of the problem's type, under which its page is found.
+    /// The URI of the problem's type: the address of its page in [`problems`](crate::problems).
     pub fn type_uri(&self) -> String {
         format!("{TYPE_BASE}{}/index.html", self.kind.name().replace('-', "_"))
     }
 
-    /// This refusal as RFC 9457 problem details.
+    /// This refusal as RFC 9457 problem details: `type`, `title`, `status` and `detail`, with
+    /// `Retry-After` where a time is known.
     pub fn to_problem(&self) -> Answer {
         let problem = serde_json::json!({
             "type": self.type_uri(),
@@ -249,7 +269,10 @@ impl Refusal {
     pub(crate) fn to_grpc(&self) -> Answer {
         let mut answer = Answer::new(StatusCode::OK)
             .with_header(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))
-            .with_header(GRPC_STATUS, HeaderValue::from(u16::from(self.kind.grpc_status())));
+            .with_header(
+                GRPC_STATUS,
+                HeaderValue::from(u16::from(self.kind.grpc_status(self.status))),
+            );
         let message = format!("{}: {}", self.kind.name(), self.detail);
         let message = utf8_percent_encode(&message, NOT_IN_GRPC_MESSAGE).to_string();
         if let Ok(value) = HeaderValue::try_from(message) {

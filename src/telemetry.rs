@@ -1,14 +1,16 @@
 //! What an operator sees: one span a protected request, and an event for whatever needs a person.
 //!
-//! Every event here is listed in `docs/operations.md` with what it means and what to do.
+//! Every event here is listed in `docs/operations.md` with what it means and what to do. A label has
+//! what a client sent, and is written with its control characters escaped: a line break in an identity
+//! must not make a line of its own in a log.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
 use crate::{
     operation::Subject,
-    record::{Grant, RecordKey, Unreadable},
+    record::{Grant, RecordKey, State, Unreadable},
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -37,7 +39,7 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
     warn!(
         rule = subject.rule.name(),
         key = subject.record.digest(),
-        label = %String::from_utf8_lossy(&record.label),
+        label = ?String::from_utf8_lossy(&record.label),
         attempt = record.attempt,
         fence = record.mark.fence.get(),
         granted_ago_s = record.granted.as_secs(),
@@ -55,6 +57,19 @@ pub(crate) fn mismatch(subject: &Subject, fields: Option<&[String]>) {
         ?fields,
         "mismatch: an identity came again with something else and was refused with 422: a client \
          that reuses its keys, or somebody who changes what was sent"
+    );
+}
+
+/// An abandoned operation runs again, as its policy wants it.
+pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
+    warn!(
+        rule = subject.rule.name(),
+        key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
+        attempt = grant.attempt,
+        fence = grant.fence.get(),
+        "rerun: an execution was started and its outcome is unknown, and Policy::rerun_abandoned \
+         lets it run again; it may have happened before: look why its process died or stalled"
     );
 }
 
@@ -114,12 +129,17 @@ pub(crate) fn stored_late(grant: &Grant) {
     debug!(key = grant.key.digest(), attempt = grant.attempt, "answer stored late");
 }
 
+/// A release came after somebody else had the operation.
+pub(crate) fn released_late(grant: &Grant, state: State) {
+    debug!(key = grant.key.digest(), attempt = grant.attempt, ?state, "released late");
+}
+
 /// Only that it was executed could be stored.
-pub(crate) fn body_not_stored(grant: &Grant, error: &StoreError) {
+pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
     warn!(
         key = grant.key.digest(),
         %error,
-        "body not stored: the store has no room for the answer, so it only remembers that the \
+        "body not stored: there is no room for the answer, so it is only remembered that the \
          operation was executed; later deliveries do not get the answer: give the store more room"
     );
 }
@@ -139,7 +159,7 @@ pub(crate) fn data_lost(key: &RecordKey, doing: &'static str) {
 pub(crate) fn max_run_passed(grant: &Grant, max_run: Duration) {
     error!(
         key = grant.key.digest(),
-        label = %String::from_utf8_lossy(&grant.label),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         max_run_s = max_run.as_secs(),
         "longest run passed: the handler is still running, but its lease is renewed no more and \

@@ -266,3 +266,69 @@ async fn the_hyper_service_sells_a_ticket_once_and_stops_on_ctrl_c() {
     }
     service.stop(Signal::SIGINT);
 }
+
+const README: &str = include_str!("../README.md");
+
+/// The lines of the README's code that begin so.
+fn readme_lines(start: &str) -> Vec<&'static str> {
+    README.lines().filter(|line| line.starts_with(start)).collect()
+}
+
+#[tokio::test]
+async fn the_readme_shows_what_the_story_prints() {
+    let said = text(&run("fulfillment", &[]).await.stdout);
+    // How many deliveries of the last row meet the run depends on the moment.
+    let (certain, _) = said.split_once("with     all at once").unwrap();
+    assert!(README.contains(certain), "{said}");
+    let (_, explained) = said.split_once("\n503: ").unwrap();
+    assert!(README.contains(explained), "{said}");
+    let [last] = readme_lines("with     all at once")[..] else { panic!("one row") };
+    assert_eq!(rows(last)[0].2, 1, "{last}");
+    assert_eq!(
+        readme_lines("cargo run --example fulfillment"),
+        ["cargo run --example fulfillment"]
+    );
+    assert_eq!(readme_lines("./scripts/test"), ["./scripts/test"]);
+}
+
+/// Sends what this `curl` would send.
+async fn curl(client: Client, command: &str) -> Answer {
+    // Quoted words stand between single quotes, at odd places.
+    let words = command.split('\'').enumerate().flat_map(|(place, part)| {
+        if place % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }
+    });
+    let (mut request, mut body, mut url) = (Request::builder(), None, None);
+    let mut words = words.skip(1);
+    while let Some(word) = words.next() {
+        match word {
+            "-i" => {}
+            "-H" => {
+                let (name, value) = words.next().unwrap().split_once(": ").unwrap();
+                request = request.header(name, value);
+            }
+            "-d" => body = words.next(),
+            _ => url = word.strip_prefix("127.0.0.1:8080"),
+        }
+    }
+    let method = if body.is_some() { "POST" } else { "GET" };
+    let request = request.method(method).uri(url.expect(command));
+    client.send(request, body.unwrap_or_default().to_owned()).await
+}
+
+#[tokio::test]
+async fn the_curl_calls_of_the_readme_charge_once() {
+    let [first, second, charges] = readme_lines("curl ")[..] else { panic!("three calls") };
+    assert_eq!(first, second);
+    let sent = first.split('\'').find(|word| word.starts_with('{')).unwrap();
+    let notification: Notification = serde_json::from_str(sent).unwrap();
+    assert!(notification.is_signed());
+
+    let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    for (call, replayed) in [(first, false), (second, true)] {
+        let (status, headers, answer) = curl(shop.client, call).await;
+        assert_eq!((status, answer.as_str()), (StatusCode::OK, "success"));
+        assert_eq!(is_replay(&headers), replayed);
+    }
+    let (_, _, charged) = curl(shop.client, charges).await;
+    assert_eq!(charged, r#"[{"orderId":"O-1","notifyId":"N-1","amount":960}]"#);
+}

@@ -11,7 +11,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    task::yield_now,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     body::{BoxError, Whole},
@@ -42,25 +45,28 @@ impl Chunks {
     where
         B: Body<Data = Bytes>,
     {
-        match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-            None => Step::End,
-            Some(Err(error)) => Step::Failed(error),
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => {
-                    self.bytes = self.bytes.saturating_add(data.len());
-                    if !data.is_empty() {
-                        self.chunks.push_back(data);
-                    }
-                    if self.bytes > limit { Step::TooLarge } else { Step::More }
+        let frame = match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+            None => return Step::End,
+            Some(Err(error)) => return Step::Failed(error),
+            Some(Ok(frame)) => frame,
+        };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                if let Ok(trailers) = frame.into_trailers() {
+                    self.trailers = Some(Box::new(trailers));
                 }
-                Err(frame) => {
-                    if let Ok(trailers) = frame.into_trailers() {
-                        self.trailers = Some(Box::new(trailers));
-                    }
-                    Step::More
-                }
-            },
+                return Step::More;
+            }
+        };
+        if data.is_empty() {
+            // Frames of nothing reach no limit; time must be able to pass between them.
+            yield_now().await;
+            return Step::More;
         }
+        self.bytes = self.bytes.saturating_add(data.len());
+        self.chunks.push_back(data);
+        if self.bytes > limit { Step::TooLarge } else { Step::More }
     }
 
     /// One chunk is passed on as it is; several are joined.

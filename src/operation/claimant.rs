@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Keeper, Shared};
+use super::{Keeper, Shared, keeper::Claiming};
 use crate::{
     record::ClaimToken,
     store::{BoxFuture, Claim, Claimed, Release, StoreError, Takeover},
@@ -43,8 +43,12 @@ struct Debt {
     unanswered: u32,
     /// After this no send can be granted any more.
     too_late: Option<Instant>,
+    /// How long a grant that nobody knows of keeps the key busy.
+    lease: Duration,
     /// The store has granted, or may have.
     granted: bool,
+    /// While something is owed, `drain` waits for it.
+    counted: Option<Claiming>,
 }
 
 impl Claimant {
@@ -56,6 +60,15 @@ impl Claimant {
     /// When the claim was last sent.
     pub(super) fn last_sent(&self) -> Instant {
         self.last_sent
+    }
+
+    /// Whether a claim may be sent: not when the layer is told to end, for then nobody might be left
+    /// to call it off.
+    pub(super) fn announce(&mut self) -> bool {
+        if self.debt.counted.is_none() {
+            self.debt.counted = self.shared.keeper.begin_claim();
+        }
+        self.debt.counted.is_some()
     }
 
     /// Asks until there is an answer or the time for a claim is over. The answer is `Granted` only
@@ -120,6 +133,7 @@ impl Claimant {
         }
         self.last_sent = now;
         self.debt.too_late = Some(until + ROUNDING);
+        self.debt.lease = claim.lease;
         self.debt.unanswered += 1;
         let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
         let answer = timeout_at(until.min(now + self.call_within), call).await;
@@ -144,6 +158,9 @@ impl Debt {
     fn answered(&mut self, claimed: &Claimed) {
         self.unanswered = self.unanswered.saturating_sub(1);
         self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
+        if self.unanswered == 0 && !self.granted {
+            self.counted = None;
+        }
     }
 
     /// Calls off what was sent: now if it was granted, and once it is too late for what has no
@@ -160,13 +177,14 @@ impl Debt {
         }
     }
 
+    /// What was counted is counted off at the end, when the keeper has what is left to do.
     fn call_off(self, release: Release, keeper: &Keeper) {
         let now = Instant::now();
         if self.granted {
-            keeper.release_later(release.clone(), now);
+            keeper.release_later(release.clone(), self.lease, now);
         }
         if self.unanswered > 0 {
-            keeper.release_later(release, self.too_late.unwrap_or(now));
+            keeper.release_later(release, self.lease, self.too_late.unwrap_or(now));
         }
     }
 }
@@ -180,7 +198,6 @@ struct Orphan {
 
 impl Orphan {
     async fn wait_for(mut self, answer: BoxFuture<Answer>, call_within: Duration) {
-        let _counted = self.keeper.count_orphan();
         if let Ok(Ok(claimed)) = timeout(call_within, answer).await {
             self.debt.answered(&claimed);
         }

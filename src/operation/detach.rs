@@ -5,7 +5,7 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use pin_project_lite::pin_project;
@@ -35,10 +35,13 @@ impl<T: Send + 'static> Future for Detach<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("Detach is not polled after its end");
-        let output = ready!(work.as_mut().poll(cx));
-        self.work = None;
-        Poll::Ready(output)
+        // Taken out, so that work that panics is not moved to a task to be polled again.
+        let mut work = self.work.take().expect("Detach is not polled after its end");
+        let poll = work.as_mut().poll(cx);
+        if poll.is_pending() {
+            self.work = Some(work);
+        }
+        poll
     }
 }
 

@@ -1,7 +1,13 @@
 //! From the grant on: the handler, its answer, and what the store is told of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_TYPE, TRANSFER_ENCODING},
+    response::Parts,
+};
 use http_body::Body;
 use tower_service::Service;
 
@@ -16,8 +22,11 @@ use super::{
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
-    record::{Answer, Outcome},
+    record::{Answer, Outcome, Previous},
+    telemetry,
 };
+
+const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 /// A handler's run under a grant.
 pub(super) struct Execution {
@@ -42,6 +51,9 @@ impl Execution {
         let watched =
             way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
         let (shared, subject) = way.started();
+        if grant.previous == Previous::AbandonedUnknown {
+            telemetry::rerun(&subject, &grant);
+        }
         Some(Self { operation, settlement: Settlement::new(shared, subject, grant, watched) })
     }
 
@@ -49,13 +61,12 @@ impl Execution {
         self.operation.attempt()
     }
 
-    /// Who says what an answer means: the handler in its extensions, the handler by its mark, the
-    /// policy.
-    fn ending(&self, explicit: Option<Outcome>, answer: &Answer) -> Ending {
-        match explicit {
-            Some(outcome) => outcome.into(),
-            None if self.operation.is_uncertain() => Ending::UNCERTAIN,
-            None => self.operation.subject().rule.policy().ending_of(answer),
+    /// What an answer means of which the handler does not say it in its extensions: the handler's
+    /// mark counts over the policy.
+    fn ending(&self, answer: &Answer) -> Ending {
+        match self.operation.is_uncertain() {
+            true => Ending::UNCERTAIN,
+            false => self.operation.subject().rule.policy().ending_of(answer),
         }
     }
 }
@@ -85,7 +96,7 @@ where
         Ok(Done { head, body })
     });
     match handler.await {
-        Ok(Ok(done)) => Ok(Ok(execution.conclude(done).await)),
+        Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
         Ok(Err(error)) => {
             execution.settlement.uncertain("the handler ended in an error").await;
             Ok(Err(error))
@@ -103,18 +114,56 @@ fn has_an_end(head: &Parts) -> bool {
     let event_stream = head
         .headers
         .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        .and_then(|value| value.as_bytes().get(..EVENT_STREAM.len()))
+        .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM));
     !event_stream && head.status != StatusCode::SWITCHING_PROTOCOLS
 }
 
 impl Execution {
-    async fn conclude<R>(self, done: Done<R>) -> Response<ResponseBody<R>> {
+    /// Tells the store what came of it, and gives what the client gets; a panic of the policy's own
+    /// code is told like one of the handler.
+    async fn conclude<R>(self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
+        if matches!(body, Captured::Whole(_)) {
+            // It has a length now, and servers refuse to send both.
+            head.headers.remove(TRANSFER_ENCODING);
+        }
+        let (answer, broken, body) = self.answer(&head, body);
         let explicit = head.extensions.get::<Outcome>().copied();
-        let policy = self.operation.subject().rule.policy();
-        let headers = stored_headers(&head.headers, policy.keep_cookies);
+        let judged = match explicit {
+            Some(outcome) => Ok(outcome.into()),
+            None if broken => Ok(Ending::UNCERTAIN),
+            None => catch_unwind(AssertUnwindSafe(|| self.ending(&answer))),
+        };
+        match judged {
+            Ok(Ending::Keep) => {
+                if let Some(payload) = self.settlement.keep(answer).await {
+                    // Another execution's answer is stored, and is the one everybody gets.
+                    if let Ok(response) = replay(self.operation.subject(), payload) {
+                        return Ok(response);
+                    }
+                }
+            }
+            Ok(Ending::UNCERTAIN) if broken => {
+                self.settlement.uncertain("the answer broke off").await;
+            }
+            Ok(Ending::UNCERTAIN) => {
+                self.settlement.uncertain("its answer says that nobody knows").await;
+            }
+            Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
+            Err(panic) => {
+                self.settlement.uncertain("Policy::keep_if panicked").await;
+                return Err(panic);
+            }
+        }
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// What is stored of an answer, whether it broke off, and the body that is sent.
+    fn answer<R>(&self, head: &Parts, body: Captured<R>) -> (Answer, bool, ResponseBody<R>) {
+        let mut broken = false;
         let (data, trailers, body) = match body {
             Captured::Whole(whole) => {
                 (Some(whole.data.clone()), whole.trailers.clone(), ResponseBody::whole(whole))
@@ -123,26 +172,12 @@ impl Execution {
                 (None, None, ResponseBody::unfinished(chunks, rest))
             }
             Captured::Broken { chunks, error } => {
-                self.settlement.uncertain("the answer broke off").await;
-                return Response::from_parts(head, ResponseBody::broken(chunks, error));
+                broken = true;
+                (None, None, ResponseBody::broken(chunks, error))
             }
         };
-        let answer = Answer::from_parts(head.status, headers, data, trailers);
-        let subject = self.operation.subject();
-        match self.ending(explicit, &answer) {
-            Ending::Keep => {
-                if let Some(payload) = self.settlement.keep(answer).await {
-                    // Another execution's answer is stored, and is the one everybody gets.
-                    if let Ok(response) = replay(subject, payload) {
-                        return response;
-                    }
-                }
-            }
-            Ending::UNCERTAIN => {
-                self.settlement.uncertain("its answer says that nobody knows").await;
-            }
-            Ending::Release(reason) => self.settlement.release(reason).await,
-        }
-        Response::from_parts(head, body)
+        let policy = self.operation.subject().rule.policy();
+        let headers = stored_headers(&head.headers, policy.keep_cookies);
+        (Answer::from_parts(head.status, headers, data, trailers), broken, body)
     }
 }

@@ -4,13 +4,13 @@ use std::{borrow::Cow, time::SystemTime};
 
 use tokio::time::timeout;
 
-use super::{Shared, handle::Subject, wait::outcome_unknown};
+use super::{Shared, handle::Subject, replay::stored_headers, wait::outcome_unknown};
 use crate::{
     ledger::{Abandoned, RESOLVER_WITHIN, Resolution},
     policy::OnAbandoned,
-    record::{ClaimToken, encode},
+    record::{Answer, ClaimToken, encode},
     refusal::Refusal,
-    store::{AbandonedRecord, Kept, Resolve, Takeover, Verdict},
+    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
     telemetry,
 };
 
@@ -45,7 +45,8 @@ pub(super) async fn recover(
         }
         Resolution::NotDone => Ok(Takeover::Only(record.mark)),
         Resolution::Done(answer) => {
-            let payload = encode(&subject.record, &answer, &subject.fields);
+            let payload =
+                encode(&subject.record, &storable(answer, policy.keep_cookies), &subject.fields);
             let verdict = Resolve::new(
                 subject.record,
                 record.mark,
@@ -56,10 +57,22 @@ pub(super) async fn recover(
             match settled {
                 // Settled or changed meanwhile: either way the next claim is told what is true now.
                 Ok(Ok(_)) => Ok(Takeover::Refuse),
-                Ok(Err(_)) | Err(_) => Err(Refusal::store_unavailable()),
+                Ok(Err(error)) => Err(unsettled(subject, &error)),
+                Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
             }
         }
     }
+}
+
+fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
+    telemetry::store_unavailable(subject, &error.to_string());
+    Refusal::store_unavailable()
+}
+
+/// What is stored of a resolver's answer is what would be stored of a handler's.
+fn storable(answer: Answer, keep_cookies: bool) -> Answer {
+    let (status, headers, body, trailers) = answer.into_parts();
+    Answer::from_parts(status, stored_headers(&headers, keep_cookies), body, trailers)
 }
 
 fn describe(subject: &Subject, record: &AbandonedRecord) -> Abandoned {

@@ -54,12 +54,23 @@ pub(super) fn refuse<R>(
 }
 
 fn respond<R>(answer: Answer) -> Response<ResponseBody<R>> {
-    let (status, headers, data, trailers) = answer.into_parts();
+    let (status, mut headers, data, trailers) = answer.into_parts();
+    if let Some(trailers) = &trailers {
+        announce(trailers, &mut headers);
+    }
     let whole = Whole { data: data.unwrap_or_default(), trailers };
     let mut response = Response::new(ResponseBody::whole(whole));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+/// RFC 9110, section 6.6.2. Over HTTP/1.1 servers send only the trailers that the head announces, and
+/// the handler's own announcement belonged to its connection.
+fn announce(trailers: &HeaderMap, headers: &mut HeaderMap) {
+    for name in trailers.keys() {
+        headers.append(header::TRAILER, HeaderValue::from(name.clone()));
+    }
 }
 
 impl Refusal {

@@ -23,12 +23,13 @@ use crate::{
     telemetry,
 };
 
-/// Runs a request that a rule is for: once, or not at all.
+/// Runs a request that a rule is for: once, or not at all. `span` is the one that it runs in.
 pub(crate) async fn run<S, B, R>(
     shared: Arc<Shared>,
     rule: Arc<Rule>,
     mut inner: S,
     request: Request<B>,
+    span: Span,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
@@ -39,7 +40,6 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let span = Span::current();
     let grpc = is_grpc(request.headers());
     let no = |refusal: Refusal| {
         telemetry::record_handled(&span, refusal.kind().name());
@@ -84,7 +84,8 @@ where
     };
     telemetry::record_handled(&span, "executed");
     telemetry::record_attempt(&span, execution.attempt());
-    let work = execution::run(execution, inner, request).instrument(span);
+    // Where our span is switched off, this is the one around it.
+    let work = execution::run(execution, inner, request).in_current_span();
     // From here on the work outlives the client.
     Detach::new(work).await.unwrap_or_else(|panic| resume_unwind(panic))
 }

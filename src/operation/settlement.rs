@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Shared, handle::Subject, keeper::Watched};
 use crate::{
@@ -88,7 +88,8 @@ impl Settlement {
             }
             Ok(lost) => telemetry::fenced_off(&self.grant, lost, "releasing"),
             Err(_) => {
-                self.shared.keeper.release_later(release, tokio::time::Instant::now());
+                let now = Instant::now();
+                self.shared.keeper.release_later(release, self.grant.lease, now);
             }
         }
     }

@@ -10,7 +10,9 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
-use super::{Shared, claimant::Claimant, handle::Subject, recovery::recover, wait};
+use super::{
+    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+};
 use crate::{
     policy::{Mismatch, OnAbandoned},
     record::{
@@ -50,6 +52,8 @@ pub(super) struct Granted {
 /// What a claim met.
 pub(super) enum Met {
     Granted(Granted),
+    /// The layer is told to end: nothing was claimed.
+    Draining,
     /// Anything else that a store may say.
     Other(Result<Claimed, StoreError>),
 }
@@ -106,6 +110,9 @@ impl Way {
                 wait::look_once(&self.shared, &self.claim, self.call_within()).await,
             );
         }
+        if !self.claimant.announce() {
+            return Met::Draining;
+        }
         match self.claimant.claim(self.takeover).await {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
@@ -126,6 +133,7 @@ impl Way {
     pub(super) async fn after(&mut self, met: Met) -> Result<Option<Bytes>, Refusal> {
         let mut claimed = match met {
             Met::Granted(_) => return Ok(None),
+            Met::Draining => return Err(shutting_down()),
             Met::Other(Ok(claimed)) => claimed,
             Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
         };

@@ -58,7 +58,11 @@ impl Policy {
             None => self.of_status(answer.status()),
         };
         match (&self.keep_if, ending) {
-            (Some(keep_if), Ending::Keep) if !keep_if(answer) => Ending::Release(Reason::Failed),
+            // Not asked about a body that was too large or too slow to be seen: to release it would
+            // be to run a second time because an answer was large.
+            (Some(keep_if), Ending::Keep) if answer.body().is_some() && !keep_if(answer) => {
+                Ending::Release(Reason::Failed)
+            }
             _ => ending,
         }
     }
@@ -146,6 +150,19 @@ mod tests {
         assert_eq!(policy.ending_of(&Answer::text("fail")), Ending::Release(Reason::Failed));
         let timed_out = Answer::text("success").with_status(StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(policy.ending_of(&timed_out), Ending::UNCERTAIN);
+        let too_large = Answer::text("fail").without_body();
+        assert_eq!(policy.ending_of(&too_large), Ending::Keep, "it is not asked, and it is done");
+    }
+
+    #[test]
+    fn an_answer_too_large_to_be_seen_is_not_run_again_by_keep_if() {
+        let policy = Policy::webhook(json("/id")).keep_if(|answer| answer.body().is_none());
+        assert_eq!(policy.ending_of(&Answer::text("seen")), Ending::Release(Reason::Failed));
+        let policy = Policy::webhook(json("/id")).keep_if(|_| false);
+        let unseen = Answer::text("success").without_body();
+        assert_eq!(policy.ending_of(&unseen), Ending::Keep);
+        let failed = unseen.with_status(StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(policy.ending_of(&failed), Ending::Release(Reason::Failed));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
 
+use super::{RecordKey, encode};
+
 /// An answer as it is stored: status, headers, body and trailers.
 ///
 /// A replay is this, with `Idempotent-Replayed: true`.
@@ -92,6 +94,15 @@ impl Answer {
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
         response
+    }
+
+    /// This answer as a store keeps it for `key`, and for no other: the payload of a
+    /// [`Verdict::Done`](crate::store::Verdict::Done) when an operator settles an operation by hand.
+    ///
+    /// All headers come along. Those the layer would not have stored, `Date` and `Set-Cookie` among
+    /// them, are better left out.
+    pub fn to_payload(&self, key: &RecordKey) -> Bytes {
+        encode(key, self, &[])
     }
 
     pub(crate) fn from_parts(

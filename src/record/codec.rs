@@ -9,6 +9,7 @@
 //!      of the value in 4, the value
 //! ..   trailers, likewise, if there are any
 //! ..   digests of compared fields, if there are any: a count in 1 byte, then 8 bytes each
+//! 8    the length of the body, if it was kept
 //! ..   the body, to the end
 //! ```
 
@@ -63,7 +64,7 @@ pub(crate) fn encode(key: &RecordKey, answer: &Answer, fields: &[FieldDigest]) -
     let fields = if fields.len() > FIELDS_AT_MOST { &[] } else { fields };
     let body = answer.body.as_deref().unwrap_or_default();
     let trailers = answer.trailers.as_deref();
-    let size = 36
+    let size = 44
         + size_of_map(&answer.headers)
         + trailers.map_or(0, size_of_map)
         + 1
@@ -84,7 +85,11 @@ pub(crate) fn encode(key: &RecordKey, answer: &Answer, fields: &[FieldDigest]) -
         out.put_u8(fields.len() as u8);
         out.put_slice(fields.as_flattened());
     }
-    out.put_slice(body);
+    if answer.body.is_some() {
+        // A body that was cut would otherwise read as a shorter one.
+        out.put_u64(body.len() as u64);
+        out.put_slice(body);
+    }
     out.freeze()
 }
 
@@ -118,7 +123,10 @@ pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Stored, Unrea
     let body = match flags & BODY_KEPT {
         0 if stored.is_empty() => None,
         0 => return Err(Unreadable::Broken),
-        _ => Some(stored),
+        _ => match stored.try_get_u64() {
+            Ok(length) if length == stored.len() as u64 => Some(stored),
+            _ => return Err(Unreadable::Broken),
+        },
     };
     Ok(Stored { answer: Answer::from_parts(status, headers, body, trailers), fields })
 }
@@ -202,7 +210,7 @@ mod tests {
     fn the_bytes_are_these() {
         let mut golden = [9; 32].to_vec();
         golden.extend_from_slice(b"\x01\x01\x00\xc9\x00\x01\x00\x0ccontent-type\x00\x00\x00\x19");
-        golden.extend_from_slice(b"text/plain; charset=utf-8ok");
+        golden.extend_from_slice(b"text/plain; charset=utf-8\0\0\0\0\0\0\0\x02ok");
         let answer = Answer::text("ok").with_status(StatusCode::CREATED);
         assert_eq!(encode(&KEY, &answer, &[]), golden);
     }
@@ -219,10 +227,11 @@ mod tests {
         let mut newer = stored.to_vec();
         newer[32] = 2;
         assert_eq!(decode(&KEY, newer.into()), Err(Unreadable::Version(2)));
-        let head = stored.len() - sample().body.unwrap().len();
-        for cut in 0..head {
+        for cut in 0..stored.len() {
             assert!(decode(&KEY, stored.slice(..cut)).is_err(), "cut at {cut}");
         }
+        let longer = [&stored[..], b"!"].concat();
+        assert_eq!(decode(&KEY, longer.into()), Err(Unreadable::Broken));
     }
 
     #[test]

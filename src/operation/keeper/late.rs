@@ -1,6 +1,10 @@
 //! Releases and completions the store has not taken yet.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout};
 
@@ -14,14 +18,20 @@ use crate::{
 /// Before the second try.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
+/// An executed operation whose lease is not renewed any more: as often as a failing renewal.
+const COMPLETE_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A write that is tried until it is answered, or the record's hold is over.
 pub(super) struct Late {
     write: Write,
+    /// Its number in the schedule; 0 before it has one.
+    pub(super) id: u64,
     pub(super) due: Instant,
     pub(super) not_before: Instant,
     until: Instant,
     pause: Duration,
+    /// A part of the lease: when the store is back, nobody is to be refused much longer than that.
+    longest_pause: Duration,
 }
 
 enum Write {
@@ -40,22 +50,24 @@ enum Tried {
 }
 
 impl Late {
-    pub(super) fn release(release: Release, not_before: Instant) -> Self {
+    pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
             Release::CalledOff { hold, .. } => *hold,
         };
-        Self::new(Write::Release(release), not_before, hold)
+        let longest_pause = (lease / 3).clamp(RETRY_AFTER, RETRY_AFTER_AT_MOST);
+        Self::new(Write::Release(release), not_before, hold, longest_pause)
     }
 
     pub(super) fn completion(grant: Grant, kept: Kept, marker: Kept) -> Self {
         let hold = grant.hold;
-        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold)
+        let longest_pause = (grant.lease / 10).clamp(RETRY_AFTER, COMPLETE_AFTER_AT_MOST);
+        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold, longest_pause)
     }
 
-    fn new(write: Write, not_before: Instant, hold: Duration) -> Self {
+    fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
         let until = not_before + hold;
-        Self { write, due: not_before, not_before, until, pause: RETRY_AFTER }
+        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -74,6 +86,23 @@ impl Late {
     pub(super) fn shrink(&mut self) {
         if let Write::Completion { kept, marker, .. } = &mut self.write {
             *kept = marker.clone();
+        }
+    }
+
+    /// The same, because too many answers wait for the store.
+    pub(super) fn shrink_to_fit(&mut self) {
+        if let Write::Completion { grant, .. } = &self.write
+            && self.can_shrink()
+        {
+            telemetry::body_not_stored(grant, &"too many bytes of answers wait for the store");
+            self.shrink();
+        }
+    }
+
+    fn can_shrink(&self) -> bool {
+        match &self.write {
+            Write::Release(_) => false,
+            Write::Completion { kept, marker, .. } => kept.payload.len() > marker.payload.len(),
         }
     }
 
@@ -105,7 +134,7 @@ impl Late {
                     // from taking the operation for abandoned.
                     let _ = in_time(store.renew(grant.clone())).await;
                 }
-                after_completion(grant, answer)
+                after_completion(grant, answer, self.can_shrink())
             }
         }
     }
@@ -116,8 +145,10 @@ impl Late {
             (Ok(Written::Foreign), _) => {
                 telemetry::record_unreadable(&self.key(), "a late release met it");
             }
-            (Ok(written @ Written::Lost(_)), Release::Grant { grant, .. }) => {
-                telemetry::fenced_off(grant, written, "releasing");
+            // Either an earlier send was carried out and somebody runs by its word, or somebody took
+            // over before it came. The store cannot tell the two apart, so it is no alarm.
+            (Ok(Written::Lost(state)), Release::Grant { grant, .. }) => {
+                telemetry::released_late(grant, state);
             }
             (Ok(Written::Restored), Release::Grant { .. }) => {
                 telemetry::data_lost(&self.key(), "releasing");
@@ -129,7 +160,7 @@ impl Late {
     }
 }
 
-fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried {
+fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shrink: bool) -> Tried {
     match answer {
         Ok(Written::Stored) => telemetry::stored_late(grant),
         Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
@@ -137,7 +168,7 @@ fn after_completion(grant: &Grant, answer: Result<Written, StoreError>) -> Tried
         Ok(Written::Lost(State::Completed)) => {}
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
         Ok(Written::Foreign) => telemetry::never_stored(grant, "the record is none of ours"),
-        Err(error) if error.is_full() => {
+        Err(error) if error.is_full() && can_shrink => {
             telemetry::body_not_stored(grant, &error);
             return Tried::Shrunk;
         }
@@ -166,7 +197,7 @@ impl Sending {
         let Some(late) = self.late.as_mut() else { return };
         match late.try_once(self.keeper.inner.store.clone()).await {
             Tried::Ended => return self.end(),
-            Tried::Again => late.pause = (late.pause * 2).min(RETRY_AFTER_AT_MOST),
+            Tried::Again => late.pause = (late.pause * 2).min(late.longest_pause),
             Tried::AgainMuchLater => late.pause = RETRY_AFTER_AT_MOST,
             Tried::Shrunk => {
                 let before = late.bytes();
@@ -197,12 +228,12 @@ impl Drop for Sending {
     }
 }
 
-/// A claim whose answer is awaited though its request has gone.
-pub(in crate::operation) struct Orphaned(pub(super) Keeper);
+/// A claim that was or will be sent, and of which it is not known that nothing is owed.
+pub(in crate::operation) struct Claiming(pub(super) Keeper);
 
-impl Drop for Orphaned {
+impl Drop for Claiming {
     fn drop(&mut self) {
-        self.0.schedule().orphans -= 1;
+        self.0.inner.claims.fetch_sub(1, Ordering::SeqCst);
         self.0.inner.ended.notify_waiters();
     }
 }

@@ -10,7 +10,10 @@ mod schedule;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use late::{Late, Orphaned, Sending};
+pub(super) use late::Claiming;
+use late::{Late, Sending};
 use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
@@ -33,7 +37,7 @@ use crate::{
 /// How many store calls the keeper makes at once.
 const CALLS_AT_ONCE: usize = 256;
 
-/// How long one store call of the keeper may take.
+/// How long the store may take for a late write.
 const CALL_WITHIN: Duration = Duration::from_secs(2);
 
 /// Handle to what a layer keeps.
@@ -44,6 +48,10 @@ pub(crate) struct Keeper {
 
 struct Inner {
     store: Arc<dyn DynStore>,
+    /// The layer is told to end.
+    draining: AtomicBool,
+    /// Claims of which something may be owed.
+    claims: AtomicUsize,
     /// Held for a few map operations at a time and never across an await, so the standard mutex.
     schedule: Mutex<Schedule>,
     /// Something became due earlier than the tasks know.
@@ -59,7 +67,7 @@ struct Inner {
 pub struct Drained {
     /// Handlers that were still running. If the process ends now, their keys are abandoned.
     pub running: usize,
-    /// Answers and releases that the store had not taken. If the process ends now, their keys are
+    /// Answers, releases and claims that the store had not taken or answered. If the process ends now, their keys are
     /// abandoned.
     pub unsent: usize,
 }
@@ -76,6 +84,8 @@ impl Keeper {
         Self {
             inner: Arc::new(Inner {
                 store,
+                draining: AtomicBool::new(false),
+                claims: AtomicUsize::new(0),
                 schedule: Mutex::new(Schedule::default()),
                 earlier: Notify::new(),
                 ended: Notify::new(),
@@ -86,12 +96,13 @@ impl Keeper {
 
     /// The layer is told to end: nothing new is started.
     pub(crate) fn is_draining(&self) -> bool {
-        self.schedule().draining
+        self.inner.draining.load(Ordering::SeqCst)
     }
 
     /// Calls a claim off, or gives a grant back, not before this time and until it is answered.
-    pub(super) fn release_later(&self, release: Release, not_before: Instant) {
-        self.keep_late(Late::release(release, not_before), not_before);
+    /// `lease` is how long the key is busy meanwhile.
+    pub(super) fn release_later(&self, release: Release, lease: Duration, not_before: Instant) {
+        self.keep_late(Late::release(release, lease, not_before), not_before);
     }
 
     /// Stores an answer, until it is stored or the record's hold is over; where there is no room
@@ -101,20 +112,28 @@ impl Keeper {
         self.keep_late(Late::completion(grant, kept, marker), first);
     }
 
-    /// Counts a claim whose answer is awaited though its request has gone.
-    pub(super) fn count_orphan(&self) -> Orphaned {
-        self.schedule().orphans += 1;
-        Orphaned(self.clone())
+    /// Counts a claim that is about to be sent; `None` when the layer is told to end.
+    pub(super) fn begin_claim(&self) -> Option<Claiming> {
+        // Counted before the look, as `drain` looks at the count after it has said so: one of the two
+        // sees the other.
+        self.inner.claims.fetch_add(1, Ordering::SeqCst);
+        let claiming = Claiming(self.clone());
+        (!self.is_draining()).then_some(claiming)
+    }
+
+    fn left(&self) -> Drained {
+        // In this order: a claim is counted off when what it leaves behind is in the schedule.
+        let claims = self.inner.claims.load(Ordering::SeqCst);
+        let mut left = self.schedule().left();
+        left.unsent += claims;
+        left
     }
 
     /// Starts nothing new, and waits until everything has ended or the time is over.
     pub(crate) async fn drain(&self, within: Duration) -> Drained {
         let until = Instant::now() + within;
-        {
-            let mut schedule = self.schedule();
-            schedule.draining = true;
-            schedule.hurry(Instant::now());
-        }
+        self.inner.draining.store(true, Ordering::SeqCst);
+        self.schedule().hurry(Instant::now());
         self.start_task();
         self.inner.earlier.notify_waiters();
         loop {
@@ -122,9 +141,8 @@ impl Keeper {
             let mut ended = std::pin::pin!(ended);
             // Registered before the look, so that an end in between is not missed.
             ended.as_mut().enable();
-            let left = self.schedule().left();
-            if left.is_clean() || timeout_at(until, ended).await.is_err() {
-                return self.schedule().left();
+            if self.left().is_clean() || timeout_at(until, ended).await.is_err() {
+                return self.left();
             }
         }
     }

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{CALL_WITHIN, Keeper};
+use super::Keeper;
 use crate::{
     operation::Operation,
     record::Grant,
@@ -48,7 +48,7 @@ impl Keeper {
         longest: Duration,
     ) -> Option<Watched> {
         let now = Instant::now();
-        let due = now + grant.lease / 3;
+        let due = (since + grant.lease / 3).max(now);
         let run = Run {
             operation,
             longest,
@@ -62,7 +62,7 @@ impl Keeper {
         };
         let (id, wake) = {
             let mut schedule = self.schedule();
-            if schedule.draining {
+            if self.is_draining() {
                 return None;
             }
             schedule.add_run(run, due)
@@ -124,7 +124,7 @@ impl Renewal {
         }
         let sent = Instant::now();
         let store = self.keeper.inner.store.clone();
-        let written = timeout(CALL_WITHIN, store.renew(grant.clone()))
+        let written = timeout(self.call_within(&grant), store.renew(grant.clone()))
             .await
             .unwrap_or_else(|_| Err(StoreError::too_slow()));
         match written {
@@ -147,6 +147,13 @@ impl Renewal {
                 self.failed(&grant);
             }
         }
+    }
+
+    /// How long one renewal may take. No longer than it takes until the next is due, so that a lease
+    /// that lapses while the store hangs is noticed.
+    fn call_within(&self, grant: &Grant) -> Duration {
+        let policy = self.with_run(|run| run.operation.subject().rule.policy().call_within);
+        policy.unwrap_or_default().min(grant.lease / 3)
     }
 
     fn with_run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {

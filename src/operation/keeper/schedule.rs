@@ -20,9 +20,6 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Runs and late writes by number, and the order in which they are due.
 #[derive(Default)]
 pub(super) struct Schedule {
-    pub(super) draining: bool,
-    /// Claims whose answer is awaited though their request has gone.
-    pub(super) orphans: usize,
     pub(super) runs: HashMap<u64, Run>,
     releases: BTreeMap<u64, Late>,
     completions: BTreeMap<u64, Late>,
@@ -70,7 +67,9 @@ impl Schedule {
             self.due.remove(&(before, id));
         }
         self.due.insert((due, id));
-        self.wake_at.is_none_or(|wake_at| due < wake_at)
+        // A time that is past is that of a task that is awake; another may sleep for longer.
+        let now = Instant::now();
+        self.wake_at.is_none_or(|wake_at| due < wake_at || wake_at <= now)
     }
 
     /// Renews the run's lease no more.
@@ -98,7 +97,7 @@ impl Schedule {
             }
         }
         if self.late_bytes + late.bytes() > LATE_BYTES_AT_MOST {
-            late.shrink();
+            late.shrink_to_fit();
         }
         self.late_bytes += late.bytes();
         self.insert_late(late, due);
@@ -133,7 +132,7 @@ impl Schedule {
     pub(super) fn left(&self) -> Drained {
         Drained {
             running: self.runs.len(),
-            unsent: self.releases.len() + self.completions.len() + self.sending + self.orphans,
+            unsent: self.releases.len() + self.completions.len() + self.sending,
         }
     }
 
@@ -184,13 +183,17 @@ impl Schedule {
     }
 
     fn insert_late(&mut self, mut late: Late, due: Instant) {
-        self.last += 1;
+        // One that comes back keeps its number, so that the first is the oldest.
+        if late.id == 0 {
+            self.last += 1;
+            late.id = self.last;
+        }
         late.due = due.max(late.not_before);
-        self.due.insert((late.due, self.last));
+        self.due.insert((late.due, late.id));
         if late.is_release() {
-            self.releases.insert(self.last, late);
+            self.releases.insert(late.id, late);
         } else {
-            self.completions.insert(self.last, late);
+            self.completions.insert(late.id, late);
         }
     }
 }

@@ -3,15 +3,24 @@
 //! Everything listens on 127.0.0.1 alone, ends when it is dropped, and ends nothing that it did not
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
+mod chunks;
 mod directory;
+mod http;
+mod http2;
 mod process;
 mod proxy;
 mod redis_server;
+mod runs;
 mod signal;
 
+pub use chunks::Chunks;
 pub use directory::Directory;
+pub use h2;
+pub use http::{RawAnswer, RawClient, Server};
+pub use http2::{Http2Answer, Http2Client, Http2Stream};
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;
 pub use redis_server::RedisServer;
+pub use runs::Runs;
 pub use signal::{Signal, send_signal};

@@ -1,0 +1,180 @@
+//! One figure's worth: which way through which app, over which store.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use axum::{Router, body::Body};
+use http::Request;
+use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, RedisStore, Rule, Scope, header};
+
+use crate::{
+    app,
+    body_type::BodyType,
+    minimum::{Memory, Minimum, RETENTION_MS, Redis},
+};
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// GETs, which no rule is for.
+    PassThrough,
+    /// Deliveries, each of an operation of its own.
+    First,
+    /// Deliveries of operations that were executed before.
+    Replay,
+}
+
+/// What stands around the app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Nothing.
+    Bare,
+    /// A layer that only changes the types of the bodies.
+    BodyType,
+    /// The hand-written minimum.
+    Minimum,
+    /// The layer with `Policy::webhook`: no fingerprint, like the minimum.
+    Layer,
+    /// The layer with `Policy::api`: method, path, query and body are hashed too.
+    LayerApi,
+}
+
+/// Where records are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// In the process.
+    Memory,
+    /// In Redis.
+    Redis,
+}
+
+/// One figure's worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Where records are kept.
+    pub store: Store,
+    /// What is sent.
+    pub workload: Workload,
+    /// What stands around the app.
+    pub variant: Variant,
+}
+
+/// How many operations replays go round.
+pub const REPLAYED: u64 = 64;
+
+impl Workload {
+    /// In the order of the report.
+    pub const ALL: [Self; 3] = [Self::PassThrough, Self::First, Self::Replay];
+}
+
+impl Variant {
+    /// In the order of the report.
+    pub const ALL: [Self; 5] =
+        [Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi];
+}
+
+impl Cell {
+    /// All cells of one table: those that are compared, and so run round by round.
+    pub fn table(store: Store, workload: Workload) -> Vec<Self> {
+        Variant::ALL.map(|variant| Self { store, workload, variant }).to_vec()
+    }
+
+    /// The app, with an empty store where it is in memory.
+    pub async fn app(self, redis: Option<&str>) -> Router {
+        let route = app::route();
+        let url = || redis.expect("cells on Redis are run with a URL");
+        app::router(match (self.variant, self.store) {
+            (Variant::Bare, _) => route,
+            (Variant::BodyType, _) => route.layer(BodyType),
+            (Variant::Minimum, Store::Memory) => route.layer(Minimum::new(Memory::default())),
+            (Variant::Minimum, Store::Redis) => {
+                route.layer(Minimum::new(Redis::connect(url()).await))
+            }
+            (Variant::Layer | Variant::LayerApi, Store::Memory) => {
+                route.layer(IdempotencyLayer::new(MemoryStore::new(), self.rule()))
+            }
+            (Variant::Layer | Variant::LayerApi, Store::Redis) => {
+                let store = RedisStore::connect(url()).await.expect("there is a Redis");
+                route.layer(IdempotencyLayer::new(store.prefix("bench"), self.rule()))
+            }
+        })
+    }
+
+    /// The rule of the layer.
+    pub fn rule(self) -> Rule {
+        let policy = match self.variant {
+            Variant::LayerApi => Policy::api(Scope::everyone()),
+            _ => Policy::webhook(header("Idempotency-Key")),
+        };
+        // Names apart, since the cells share a Redis.
+        let name = format!("{:?}", self.variant);
+        Rule::new(name, policy.retention(Duration::from_millis(RETENTION_MS)))
+    }
+
+    /// So many requests, from this number on.
+    pub fn requests(self, run: u32, from: u64, count: u64) -> Vec<Request<Body>> {
+        let request = |number: u64| match self.workload {
+            Workload::PassThrough => app::pass_through(),
+            Workload::First => app::delivery(&app::key(run, number)),
+            Workload::Replay => app::delivery(&app::key(run, number % REPLAYED)),
+        };
+        (from..from + count).map(request).collect()
+    }
+
+    /// Whether the answers are replays.
+    pub fn replays(self) -> bool {
+        self.workload == Workload::Replay
+            && matches!(self.variant, Variant::Minimum | Variant::Layer | Variant::LayerApi)
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+        })
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PassThrough => "pass-through",
+            Self::First => "first",
+            Self::Replay => "replay",
+        })
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bare => "bare",
+            Self::BodyType => "body-type",
+            Self::Minimum => "minimum",
+            Self::Layer => "layer",
+            Self::LayerApi => "layer-api",
+        })
+    }
+}
+
+impl fmt::Display for Cell {
+    /// `memory/first/layer`, as [`FromStr`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.store, self.workload, self.variant)
+    }
+}
+
+impl FromStr for Cell {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let stores = [Store::Memory, Store::Redis];
+        stores
+            .into_iter()
+            .flat_map(|store| Workload::ALL.map(|workload| Self::table(store, workload)))
+            .flatten()
+            .find(|cell| cell.to_string() == name)
+            .ok_or_else(|| format!("`{name}` is no cell; one is memory/first/layer"))
+    }
+}

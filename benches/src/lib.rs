@@ -1,0 +1,12 @@
+//! What the layer costs: the same app bare, under a layer that only changes the body type, under a
+//! hand-written minimum, and under the layer, with the same requests.
+
+pub mod app;
+pub mod body_type;
+pub mod cell;
+pub mod instructions;
+pub mod machine;
+pub mod measure;
+pub mod minimum;
+pub mod redis_info;
+pub mod report;

@@ -1,0 +1,174 @@
+//! Medians, spreads and ratios, as tables in Markdown.
+
+use std::fmt::Write;
+
+use crate::{
+    cell::{Cell, Store, Variant, Workload},
+    measure::Sample,
+};
+
+/// The samples of the cells of one table, round by round.
+#[derive(Debug)]
+pub struct Table {
+    cells: Vec<Cell>,
+    /// By cell, then by round.
+    samples: Vec<Vec<Sample>>,
+}
+
+/// Below this, in microseconds, "over bare axum" is noise, and so is a ratio to it.
+const TELLS_NOTHING: f64 = 0.3;
+
+impl Table {
+    /// A table without rounds.
+    pub fn new(cells: Vec<Cell>) -> Self {
+        let samples = vec![Vec::new(); cells.len()];
+        Self { cells, samples }
+    }
+
+    /// The cells, in their order.
+    pub fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    /// Adds a round's sample of the cell at this place.
+    pub fn add(&mut self, place: usize, sample: Sample) {
+        self.samples[place].push(sample);
+    }
+
+    /// The table as text.
+    pub fn text(&self, tasks: usize) -> String {
+        let Cell { store, workload, .. } = self.cells[0];
+        let at_once = if store == Store::Redis { tasks } else { 1 };
+        let mut out = format!("### {workload}, {store}, {at_once} at once\n\n");
+        let redis = store == Store::Redis && workload != Workload::PassThrough;
+        out.push_str(
+            "| variant | CPU us | over bare us | x bare | over bare, x minimum | wall us |",
+        );
+        out.push_str(if redis { " Redis CPU us | commands | reads |\n" } else { "\n" });
+        out.push_str("|---|--:|--:|--:|--:|--:|");
+        out.push_str(if redis { "--:|--:|--:|\n" } else { "\n" });
+        for place in 0..self.cells.len() {
+            self.row(&mut out, place, redis);
+        }
+        out
+    }
+
+    fn row(&self, out: &mut String, place: usize, redis: bool) {
+        let rounds = &self.samples[place];
+        let cpu = Spread::of(rounds.iter().map(|sample| sample.cpu_us));
+        let wall = Spread::of(rounds.iter().map(|sample| sample.wall_us));
+        let over = Spread::of(self.over_bare(place));
+        let (bare, minimum) = (self.place(Variant::Bare), self.place(Variant::Minimum));
+        let pairs = || rounds.iter().zip(&self.samples[bare]);
+        let times = Spread::of(pairs().map(|(sample, bare)| sample.cpu_us / bare.cpu_us));
+        let floor = Spread::of(self.over_bare(minimum)).median;
+        let of_minimum = match floor.abs() < TELLS_NOTHING || place == bare || floor < 0.0 {
+            true => "-".to_owned(),
+            false => {
+                let pairs = self.over_bare(place).zip(self.over_bare(minimum));
+                Spread::of(pairs.map(|(over, floor)| over / floor)).text(2)
+            }
+        };
+        let variant = self.cells[place].variant;
+        let row = format!(
+            "| {variant} | {} | {} | {} | {of_minimum} | {:.2} |",
+            cpu.text(2),
+            over.text(2),
+            times.text(2),
+            wall.median
+        );
+        out.push_str(&row);
+        if redis {
+            let of = |value: fn(&Sample) -> Option<f64>| {
+                Spread::of(rounds.iter().filter_map(value)).median
+            };
+            let _ = write!(
+                out,
+                " {:.1} | {:.2} | {:.2} |",
+                of(|sample| Some(sample.redis?.cpu_us)),
+                of(|sample| Some(sample.redis?.commands)),
+                of(|sample| Some(sample.redis?.reads)),
+            );
+        }
+        out.push('\n');
+    }
+
+    /// Round by round what a cell takes more than the bare app.
+    fn over_bare(&self, place: usize) -> impl Iterator<Item = f64> {
+        let bare = &self.samples[self.place(Variant::Bare)];
+        self.samples[place].iter().zip(bare).map(|(sample, bare)| sample.cpu_us - bare.cpu_us)
+    }
+
+    fn place(&self, variant: Variant) -> usize {
+        let place = self.cells.iter().position(|cell| cell.variant == variant);
+        place.expect("every table has every variant")
+    }
+}
+
+/// A median, and the smallest and largest.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// Half of the values are above it.
+    pub median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    /// Of these values; all NaN if there is none.
+    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        match (values.first(), values.last()) {
+            (Some(&least), Some(&most)) => {
+                let upper = values.len() / 2;
+                let median = match values.len() % 2 {
+                    0 => f64::midpoint(values[upper - 1], values[upper]),
+                    _ => values[upper],
+                };
+                Self { median, least, most }
+            }
+            _ => Self { median: f64::NAN, least: f64::NAN, most: f64::NAN },
+        }
+    }
+
+    /// `median (least..most)`.
+    pub fn text(self, digits: usize) -> String {
+        let Self { median, least, most } = self;
+        format!("{median:.digits$} ({least:.digits$}..{most:.digits$})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(cpu_us: f64) -> Sample {
+        Sample { cpu_us, wall_us: cpu_us, redis: None }
+    }
+
+    #[test]
+    fn a_spread_has_the_middle_and_both_ends() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0].into_iter()).text(1), "2.0 (1.0..3.0)");
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0].into_iter()).text(1), "2.5 (1.0..4.0)");
+        assert!(Spread::of([].into_iter()).median.is_nan());
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_not_where_the_minimum_costs_nothing() {
+        let row = |minimum: f64| {
+            let mut table = Table::new(Cell::table(Store::Memory, Workload::First));
+            // The second round is twice as slow for everybody, which no ratio shows.
+            for slow in [1.0, 2.0] {
+                for (place, cpu) in [10.0, 11.0, 10.0 + minimum, 14.0, 15.0].iter().enumerate() {
+                    table.add(place, sample(cpu * slow));
+                }
+            }
+            table.text(1).lines().find(|line| line.contains("| layer |")).map(str::to_owned)
+        };
+        let dear = row(2.0).unwrap();
+        assert!(dear.contains("| 1.40 (1.40..1.40) | 2.00 (2.00..2.00) |"), "{dear}");
+        let free = row(0.1).unwrap();
+        assert!(free.contains("| 1.40 (1.40..1.40) | - |"), "{free}");
+    }
+}

@@ -1,0 +1,81 @@
+//! How often memory is allocated for one request, counted exactly.
+//!
+//! Each figure is what a request costs over the same request to the bare app, on a warm app, in
+//! memory. A figure that rises is a cost that somebody should have meant; one that falls is to be
+//! written down here.
+
+use allocation_counter::measure;
+use axum::{Router, body::Body};
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+use tower_idempotency_benches::cell::{Cell, Store, Variant, Workload};
+
+/// Enough that what happens once in many requests, such as the growth of a map, shows.
+const REQUESTS: u64 = 32;
+
+async fn send(app: &Router, request: Request<Body>) -> bool {
+    let response = app.clone().oneshot(request).await.expect("a router never fails");
+    let replayed = response.headers().contains_key("idempotent-replayed");
+    let body = response.into_body().collect().await.expect("bodies in memory do not break off");
+    assert!(!body.to_bytes().is_empty());
+    replayed
+}
+
+/// The allocations of one request, the least of many: whatever a map's growth takes now and then is
+/// its own. The request itself is made before.
+fn allocations(workload: Workload, variant: Variant) -> u64 {
+    let cell = Cell { store: Store::Memory, workload, variant };
+    let first = Cell { workload: Workload::First, ..cell };
+    let runtime = runtime();
+    let app = runtime.block_on(async {
+        let app = cell.app(None).await;
+        for request in first.requests(0, 0, 64) {
+            send(&app, request).await;
+        }
+        app
+    });
+    let mut least = u64::MAX;
+    for request in cell.requests(0, 64, REQUESTS) {
+        let counted = measure(|| {
+            let replayed = runtime.block_on(send(&app, request));
+            assert_eq!(replayed, cell.replays(), "{cell}");
+        });
+        least = least.min(counted.count_total);
+    }
+    least
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("there are resources")
+}
+
+fn over(workload: Workload, variant: Variant, floor: Variant) -> i64 {
+    let figure = |variant| i64::try_from(allocations(workload, variant)).expect("it is small");
+    figure(variant) - figure(floor)
+}
+
+#[test]
+fn what_passes_through_allocates_nothing_beside_what_every_layer_costs_axum() {
+    use Variant::{Bare, BodyType, Layer, LayerApi};
+    assert_eq!(over(Workload::PassThrough, BodyType, Bare), 3, "the boxes of axum");
+    assert_eq!(over(Workload::PassThrough, Layer, BodyType), 0);
+    assert_eq!(over(Workload::PassThrough, LayerApi, BodyType), 0);
+}
+
+#[test]
+fn a_first_delivery_allocates_this_much() {
+    use Variant::{Bare, Layer, LayerApi, Minimum};
+    assert_eq!(over(Workload::First, Minimum, Bare), 0);
+    assert_eq!(over(Workload::First, Layer, Bare), 0);
+    assert_eq!(over(Workload::First, LayerApi, Bare), 0);
+}
+
+#[test]
+fn a_replay_allocates_this_much() {
+    use Variant::{Bare, Layer, LayerApi, Minimum};
+    assert_eq!(over(Workload::Replay, Minimum, Bare), 0);
+    assert_eq!(over(Workload::Replay, Layer, Bare), 0);
+    assert_eq!(over(Workload::Replay, LayerApi, Bare), 0);
+}

@@ -1,0 +1,7 @@
+//! What the documents say, held against what the code does.
+
+mod app;
+mod events;
+mod problems;
+mod readme;
+mod settling;
