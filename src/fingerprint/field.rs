@@ -30,6 +30,23 @@ impl fmt::Debug for FieldValue {
 }
 
 /// A field that must mean the same when an identity comes again: `json("/amount")`.
+///
+/// Every source of this crate but the composites is one; name several fields instead.
+///
+/// # Example: equal and different amounts
+///
+/// ```
+/// use bytes::Bytes;
+/// use tower_idempotency::{Field, Input, json};
+///
+/// let amount = |body: &'static str| {
+///     let (head, body) = http::Request::new(Bytes::from(body)).into_parts();
+///     json("/amount").value(&Input::new(&head, &body)).unwrap()
+/// };
+/// assert_eq!(amount(r#"{"amount": 960}"#), amount(r#"{"currency": "EUR", "amount": 9.600e2}"#));
+/// assert_ne!(amount(r#"{"amount": 960}"#), amount(r#"{"amount": "960"}"#));
+/// assert_ne!(amount(r#"{"amount": null}"#), amount("{}"));
+/// ```
 pub trait Field: Send + Sync + 'static {
     /// Reads the field; `None` if the request has none.
     ///

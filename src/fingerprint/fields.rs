@@ -90,7 +90,7 @@ impl Field for Path {
 /// The extension's text.
 impl<T: AsRef<str> + Clone + Send + Sync + 'static> Field for Extension<T> {
     fn value(&self, from: &Input<'_>) -> Result<Option<FieldValue>, Refusal> {
-        Ok(self.find(from).map(FieldValue::new))
+        Ok(Self::find(from).map(FieldValue::new))
     }
 
     fn name(&self) -> String {

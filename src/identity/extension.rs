@@ -34,7 +34,7 @@ pub struct Extension<T> {
 /// }
 ///
 /// let mut head = http::Request::new(()).into_parts().0;
-/// let read = |head| extension::<MessageId>().read(&Input::new(head, &Bytes::new())).unwrap();
+/// let read = |head: &_| extension::<MessageId>().read(&Input::new(head, &Bytes::new())).unwrap();
 /// assert_eq!(read(&head), None);
 /// head.extensions.insert(MessageId("m-1".to_owned()));
 /// assert_eq!(read(&head), Some(Identity::new("m-1")));
@@ -45,7 +45,7 @@ pub fn extension<T: AsRef<str> + Clone + Send + Sync + 'static>() -> Extension<T
 
 impl<T: AsRef<str> + Clone + Send + Sync + 'static> Extension<T> {
     /// The extension's bytes.
-    pub(crate) fn find(&self, from: &Input<'_>) -> Option<Bytes> {
+    pub(crate) fn find(from: &Input<'_>) -> Option<Bytes> {
         let found = from.head().extensions.get::<T>()?;
         Some(Bytes::copy_from_slice(found.as_ref().as_bytes()))
     }
@@ -65,7 +65,7 @@ impl<T> fmt::Debug for Extension<T> {
 
 impl<T: AsRef<str> + Clone + Send + Sync + 'static> Source for Extension<T> {
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        Ok(self.find(from).map(Identity::new))
+        Ok(Self::find(from).map(Identity::new))
     }
 
     fn reads_body(&self) -> bool {

@@ -60,7 +60,10 @@ impl Source for Json {
     }
 
     fn describe(&self) -> String {
-        format!("JSON field {}", self.pointer)
+        match &*self.pointer {
+            "" => "the JSON document".to_owned(),
+            pointer => format!("JSON field {pointer}"),
+        }
     }
 }
 

@@ -305,6 +305,40 @@ mod tests {
     }
 
     #[test]
+    fn every_source_is_held_to_the_same_length() {
+        let long = "k".repeat(256);
+        let body = |text: &str| http::Request::new(Bytes::from(text.to_owned()));
+        assert_eq!(
+            read(form("id"), body("id=")).unwrap_err(),
+            "form field id is empty; it must have 1 to 255 bytes"
+        );
+        assert_eq!(
+            read(form("id"), body(&format!("id={long}"))).unwrap_err(),
+            "form field id has 256 bytes; it must have 1 to 255"
+        );
+        assert_eq!(read(form("id"), body(&format!("id={}", &long[1..]))), Ok(255));
+        let both = (form("a"), form("b"));
+        assert_eq!(
+            read(both.clone(), body(&format!("a=1&b={}", &long[2..]))).unwrap_err(),
+            "form field a and form field b has 256 bytes; it must have 1 to 255"
+        );
+        assert_eq!(read(both, body(&format!("a=1&b={}", &long[3..]))), Ok(255));
+        let uri = |uri: &str| http::Request::post(uri).body(Bytes::new()).unwrap();
+        assert!(read(query("id"), uri("/?id")).unwrap_err().contains("is empty"));
+        assert!(read(query("id"), uri(&format!("/?id={long}"))).unwrap_err().contains("256"));
+        #[cfg(feature = "xml")]
+        {
+            let element = |text: &str| body(&format!("<id>{text}</id>"));
+            assert!(read(xml("/id"), element("")).unwrap_err().contains("is empty"));
+            assert!(read(xml("/id"), element(&long)).unwrap_err().contains("256"));
+            assert_eq!(read(xml("/id"), element("1")), Ok(1));
+        }
+        // A batch is hashed instead.
+        assert_eq!(read(each("", json("")), body(&format!("[\"{long}\"]"))), Ok(72));
+        assert!(read(each("", json("")), body("[]")).unwrap_err().contains("empty array"));
+    }
+
+    #[test]
     fn an_excerpt_is_short_and_printable_and_says_when_there_was_more() {
         assert_eq!(excerpt(br#""a\b'"#), r#"`"a\b'`"#);
         assert_eq!(excerpt(&[b'a'; 40]), format!("`{}`", "a".repeat(40)));

@@ -123,7 +123,7 @@ struct Search<'p> {
     depth: usize,
     /// How many of those are the path's, from the root on.
     matched: usize,
-    /// How much of the path was met anywhere so far.
+    /// How much of the path was met so far, in elements that may be closed again.
     met: usize,
     root_seen: bool,
     says_utf8: bool,
@@ -191,14 +191,12 @@ impl<'p> Search<'p> {
         }
         self.root_seen = true;
         if self.depth == self.matched && self.path[self.matched] == name {
-            if self.met > self.matched {
-                return Err(Wrong::Element(format!(
-                    "{} is there twice",
-                    self.to(self.met.min(self.matched + 1))
-                )));
+            let next = self.matched + 1;
+            if self.met >= next {
+                return Err(Wrong::Element(format!("{} is there twice", self.to(next))));
             }
-            self.matched += 1;
-            self.met = self.matched;
+            self.matched = next;
+            self.met = next;
             if self.is_inside() {
                 self.found = Some(Vec::new());
             }
@@ -251,7 +249,7 @@ impl<'p> Search<'p> {
             let name = excerpt(reference.borrow().into_inner().as_bytes());
             return Err(Wrong::Element(format!("{name} is a reference to nothing known")));
         };
-        if !character.is_ascii() && !(self.is_utf8 && self.says_utf8) {
+        if !character.is_ascii() && (!self.is_utf8 || !self.says_utf8) {
             // In another charset it has other bytes, which would be another identity.
             return Err(Wrong::Element("a reference is to no ASCII character".to_owned()));
         }
@@ -262,10 +260,13 @@ impl<'p> Search<'p> {
     }
 
     fn declaration(&mut self, declaration: &BytesDecl<'_>) -> Result<(), Wrong> {
+        if self.root_seen {
+            return Err(document("its declaration does not come first"));
+        }
         let Some(charset) = declaration.encoding() else { return Ok(()) };
         let charset = charset.map_err(|_| document("its declaration is malformed"))?;
         let charset = charset.to_ascii_lowercase();
-        self.says_utf8 = charset == "utf-8";
+        self.says_utf8 = matches!(&*charset, "utf-8" | "utf8");
         if extends_ascii(&charset) {
             Ok(())
         } else {
@@ -281,8 +282,9 @@ impl<'p> Search<'p> {
 
 /// Charsets in which a byte of ASCII that XML needs is never a part of another character.
 fn extends_ascii(charset: &str) -> bool {
-    const NAMED: [&str; 12] = [
+    const NAMED: [&str; 13] = [
         "utf-8",
+        "utf8",
         "us-ascii",
         "ascii",
         "gbk",
