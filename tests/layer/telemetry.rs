@@ -124,7 +124,7 @@ async fn a_protected_request_has_one_span_that_says_how_it_ended_and_not_whose_i
         handled,
         [said("executed", &attempt), said("replayed", &None), said("mismatch", &None)]
     );
-    seen.alarms_are(&[]);
+    seen.alarms_are(&[(Level::WARN, "mismatch")]);
 }
 
 #[tokio::test(start_paused = true)]
