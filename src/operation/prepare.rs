@@ -28,6 +28,7 @@ pub(super) struct Prepared<B> {
 }
 
 /// What becomes of a request before anything is claimed.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, which a box would cost more than")]
 pub(super) enum Door<B> {
     Claim(Prepared<B>),
     /// To the inner service, as it is.
