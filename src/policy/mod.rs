@@ -2,6 +2,7 @@
 
 mod check;
 mod choices;
+mod comparison;
 mod outcome;
 mod scope;
 
