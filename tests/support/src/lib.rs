@@ -6,6 +6,7 @@
 mod chunks;
 mod directory;
 mod http;
+#[cfg(feature = "http2")]
 mod http2;
 mod process;
 mod proxy;
@@ -15,8 +16,10 @@ mod signal;
 
 pub use chunks::Chunks;
 pub use directory::Directory;
+#[cfg(feature = "http2")]
 pub use h2;
 pub use http::{RawAnswer, RawClient, Server};
+#[cfg(feature = "http2")]
 pub use http2::{Http2Answer, Http2Client, Http2Stream};
 pub use process::Process;
 pub use proxy::Proxy;
