@@ -364,7 +364,7 @@ impl Reply {
                 };
             }
         };
-        let body = body.collect().await.map(|whole| whole.to_bytes());
+        let body = body.collect().await.map(http_body_util::Collected::to_bytes);
         Self {
             status: head.status.as_u16(),
             handled: head.extensions.get::<Handled>().copied(),

@@ -235,7 +235,11 @@ async fn a_run_that_was_fenced_off_is_told_and_its_handler_too() {
     door.came().await;
     house.faults.heal();
     sleep(2 * SECOND).await;
-    seen.alarms_are(&[(Level::WARN, "lease lapsed"), (Level::ERROR, "fenced off")]);
+    seen.alarms_are(&[
+        (Level::WARN, "lease lapsed"),
+        (Level::WARN, "rerun"),
+        (Level::ERROR, "fenced off"),
+    ]);
     door.let_one_in();
     door.let_one_in();
     let _ = (first.await, second.await);

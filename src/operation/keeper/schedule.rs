@@ -232,7 +232,7 @@ mod tests {
 
     fn release(number: u8) -> Late {
         let release = Release::called_off(key(number), ClaimToken::random(), SECOND);
-        Late::release(release, Instant::now())
+        Late::release(release, SECOND, Instant::now())
     }
 
     fn completion(number: u8, bytes: usize) -> Late {
