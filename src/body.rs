@@ -33,13 +33,25 @@ impl Whole {
     fn is_end(&self) -> bool {
         self.data.is_empty() && self.trailers.is_none()
     }
+
+    /// Exact only without trailers: over HTTP/1.1 a body of a known length cannot have any.
+    fn size_hint(&self) -> SizeHint {
+        let length = self.data.len() as u64;
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(length);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        hint
+    }
 }
 
 pin_project! {
     /// The body of a request as the inner service gets it.
     ///
     /// Where no rule matched it is the body as it came; else it has been read whole, and its bytes
-    /// and trailers are the ones that were sent.
+    /// and trailers are the ones that were sent. Its errors are those of the body as it came; one that
+    /// was read whole has none. An axum handler sees nothing of it.
     #[derive(Debug)]
     pub struct RequestBody<B> {
         #[pin]
@@ -100,7 +112,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             RequestKind::Untouched { body } => body.size_hint(),
-            RequestKind::Whole { whole } => SizeHint::with_exact(whole.data.len() as u64),
+            RequestKind::Whole { whole } => whole.size_hint(),
         }
     }
 }
@@ -110,7 +122,7 @@ pin_project! {
     ///
     /// Where no rule matched it is the inner service's own. Else it is what was captured or stored,
     /// or, where that was too large or had no end in time, what was captured so far and then the
-    /// rest as it comes.
+    /// rest as it comes. Its errors are the inner service's, boxed.
     pub struct ResponseBody<R> {
         #[pin]
         inner: ResponseKind<R>,
@@ -238,7 +250,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(whole) => SizeHint::with_exact(whole.data.len() as u64),
+            Self::Whole(whole) => whole.size_hint(),
             Self::Unfinished { chunks, rest } => {
                 let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
                 let rest = rest.size_hint();

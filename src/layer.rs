@@ -15,7 +15,12 @@ use crate::{
 /// Runs each operation of the services it is put around once, and answers every other delivery from
 /// the store.
 ///
-/// It is not generic: a program may choose its store when it starts.
+/// It is not generic: a program may choose its store when it starts. Clones share all there is, the
+/// runs that [`drain`](Self::drain) waits for among it.
+///
+/// # Panics
+///
+/// The services it makes must be called on a Tokio runtime with time enabled; they panic elsewhere.
 ///
 /// # Example: one route of an axum app
 ///
@@ -48,16 +53,23 @@ pub(crate) struct Configuration {
 
 impl IdempotencyLayer {
     /// A layer over this store with these rules, or this rule.
+    ///
+    /// # Panics
+    ///
+    /// When the path of a rule that is given alone is no pattern ([`Rule::path`](crate::Rule::path)).
+    #[track_caller]
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
         let shared = Arc::new(Shared::new(Arc::new(store)));
         Self { configuration: Arc::new(Configuration { shared, rules: rules.into() }) }
     }
 
     /// Makes record keys and fingerprints unguessable for whoever reads the store without knowing
-    /// this secret.
+    /// this secret. Default: none, and then he can try identities and bodies until one fits.
     ///
-    /// All processes that share a store need the same one. Changing it forgets all that is stored.
-    /// Clones of the layer that were made before do not have it.
+    /// It should be 32 random bytes. All processes that share a store need the same ones.
+    ///
+    /// Danger: setting, changing or removing it forgets all that is stored, and what comes again runs
+    /// again. Clones of the layer that were made before do not have it.
     #[must_use]
     pub fn secret(self, secret: &[u8; 32]) -> Self {
         let mut shared = (*self.configuration.shared).clone();
@@ -70,11 +82,26 @@ impl IdempotencyLayer {
     ///
     /// From the call on, protected requests are refused with 503. It ends when every handler has
     /// ended and its answer is stored, those whose client has gone among them, or when `within` is
-    /// over.
+    /// over. There is no way back.
     ///
     /// # Cancel safety
     ///
     /// May be dropped and called again; the layer refuses requests all the same.
+    ///
+    /// # Example: nothing was left
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, Rule, json};
+    ///
+    /// let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId")));
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), rule);
+    /// let drained = layer.drain(Duration::from_secs(10)).await;
+    /// assert!(drained.is_clean());
+    /// # }
+    /// ```
     pub async fn drain(&self, within: Duration) -> Drained {
         self.configuration.shared.keeper.drain(within).await
     }

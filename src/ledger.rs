@@ -46,7 +46,28 @@ pub enum Resolution {
 ///
 /// Implemented by every closure `Fn(Abandoned) -> Future<Output = Resolution>`. It is asked on the
 /// request's own future, and one that takes longer than five seconds has said
-/// [`Resolution::Unknown`]. A sign of life of the operation's owner meanwhile voids the verdict.
+/// [`Resolution::Unknown`]. A sign of life of the operation's owner meanwhile voids the verdict. Two
+/// deliveries at once may both ask; one verdict counts.
+///
+/// # Example: a payment provider that knows
+///
+/// ```
+/// use tower_idempotency::{Abandoned, Answer, Policy, Resolution, json};
+///
+/// /// Asks for the charge of this order; `None` where there is no answer.
+/// async fn was_charged(order: &str) -> Option<bool> {
+///     Some(order == "O-1")
+/// }
+///
+/// let policy = Policy::webhook(json("/notifyId")).resolve_abandoned(|abandoned: Abandoned| async move {
+///     match was_charged(&abandoned.key).await {
+///         Some(true) => Resolution::Done(Answer::text("success")),
+///         Some(false) => Resolution::NotDone,
+///         None => Resolution::Unknown,
+///     }
+/// });
+/// assert!(policy.check().is_ok());
+/// ```
 pub trait Resolver: Send + Sync + 'static {
     /// Says what became of `abandoned`.
     ///

@@ -53,14 +53,22 @@ impl Rule {
     ///
     /// It is held against the raw path as the layer's place sees it: around a nested router
     /// without the prefix. `/orders/7/fulfil/` is not `/orders/{id}/fulfil`. Where several patterns
-    /// match, the more specific counts, as in axum.
+    /// match, the more specific counts, as in axum. Default: every path.
+    ///
+    /// Danger: a request whose path does not match passes unprotected, and a typo is no error. Test
+    /// patterns with [`Rules::find`].
+    ///
+    /// A pattern that is none is found where the rule is added: [`Rules::try_add`].
     #[must_use]
     pub fn path(mut self, pattern: &str) -> Self {
         self.path = Some(pattern.to_owned());
         self
     }
 
-    /// Only, and all, these methods, in place of the policy's.
+    /// Only, and all, these methods, in place of the policy's (POST, and PATCH for an API).
+    ///
+    /// Danger: without one the rule is for nothing. GET and HEAD are best left out: their answers are
+    /// meant to change.
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = Some(methods.into_iter().collect());

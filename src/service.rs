@@ -21,6 +21,18 @@ use crate::{
 
 /// Runs each operation of the inner service once. Made by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
+///
+/// A request that no rule is for, and one that opens a tunnel (`CONNECT`, a `GET` with `Upgrade`), go
+/// to the inner service untouched. Of every other the body is read whole first.
+///
+/// It is ready when the inner service is. While a body is read, and while a request waits for another's
+/// run, it holds no reservation of the inner service: that is asked for readiness again before the
+/// claim, and is not asked again where an answer is replayed.
+///
+/// # Errors
+///
+/// Those of the inner service alone. What the layer itself refuses is a response, with a
+/// [`Refusal`](crate::Refusal) in its extensions.
 #[derive(Clone)]
 pub struct Idempotency<S> {
     inner: S,

@@ -1,6 +1,8 @@
 //! What an operator sees: one span a protected request, and an event for whatever needs a person.
 //!
-//! Every event here is listed in `docs/operations.md` with what it means and what to do.
+//! Every event here is listed in `docs/operations.md` with what it means and what to do. A label has
+//! what a client sent, and is written with its control characters escaped: a line break in an identity
+//! must not make a line of its own in a log.
 
 use std::{fmt, time::Duration};
 
@@ -8,7 +10,7 @@ use tracing::{Span, debug, error, field::Empty, info_span, warn};
 
 use crate::{
     operation::Subject,
-    record::{Grant, RecordKey, State, Unreadable},
+    record::{Fence, Grant, RecordKey, State, Unreadable},
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -37,13 +39,26 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
     warn!(
         rule = subject.rule.name(),
         key = subject.record.digest(),
-        label = %String::from_utf8_lossy(&record.label),
+        label = ?String::from_utf8_lossy(&record.label),
         attempt = record.attempt,
         fence = record.mark.fence.get(),
         granted_ago_s = record.granted.as_secs(),
         lapsed_ago_s = record.lapsed.map(|lapsed| lapsed.as_secs()),
         "abandoned: an execution was started and its outcome is unknown; deliveries are refused \
          until it is settled: find out whether it happened, then settle it as done or not done"
+    );
+}
+
+/// An abandoned operation runs again, as its policy wants it.
+pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
+    warn!(
+        rule = subject.rule.name(),
+        key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
+        attempt = grant.attempt,
+        fence = grant.fence.get(),
+        "rerun: an execution was started and its outcome is unknown, and Policy::rerun_abandoned \
+         lets it run again; it may have happened before: look why its process died or stalled"
     );
 }
 
@@ -119,9 +134,13 @@ pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
 }
 
 /// The store had lost a record that its owner wrote again.
-pub(crate) fn data_lost(key: &RecordKey, doing: &'static str) {
+pub(crate) fn data_lost(grant: &Grant, doing: &'static str) {
+    if grant.fence == Fence::NONE {
+        // It was run unprotected: there was nothing to be lost.
+        return;
+    }
     error!(
-        key = key.digest(),
+        key = grant.key.digest(),
         doing,
         "data lost: the store had forgotten a record that was acknowledged; it was written again, \
          but others may be gone and may run twice: look for a failover, an eviction, a flush or a \
@@ -133,7 +152,7 @@ pub(crate) fn data_lost(key: &RecordKey, doing: &'static str) {
 pub(crate) fn max_run_passed(grant: &Grant, max_run: Duration) {
     error!(
         key = grant.key.digest(),
-        label = %String::from_utf8_lossy(&grant.label),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         max_run_s = max_run.as_secs(),
         "longest run passed: the handler is still running, but its lease is renewed no more and \

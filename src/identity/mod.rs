@@ -66,8 +66,28 @@ impl<'a> Input<'a> {
 
 /// Where an identity stands in a request.
 ///
-/// Implemented by [`header`] and [`json`], and by every closure
+/// Implemented by [`Header`] and [`Json`], and by every closure
 /// `Fn(&Input<'_>) -> Result<Option<Identity>, Refusal>`.
+///
+/// It must say the same of the same request each time. It must not panic: the panic would go on to the
+/// server.
+///
+/// # Example: the last part of the path
+///
+/// ```
+/// use bytes::Bytes;
+/// use tower_idempotency::{Identity, Input, Policy, Refusal, Source};
+///
+/// let last = |from: &Input<'_>| -> Result<Option<Identity>, Refusal> {
+///     let path = from.head().uri.path();
+///     let (_, last) = path.rsplit_once('/').unwrap_or_default();
+///     Ok(Some(Identity::new(last.to_owned())))
+/// };
+/// let (head, body) = http::Request::post("/orders/7").body(Bytes::new()).unwrap().into_parts();
+/// assert_eq!(last.read(&Input::new(&head, &body)).unwrap(), Some(Identity::new("7")));
+/// let policy = Policy::webhook(last);
+/// # let _ = policy;
+/// ```
 pub trait Source: Send + Sync + 'static {
     /// Reads the identity; `None` if the request has none.
     ///
@@ -77,12 +97,14 @@ pub trait Source: Send + Sync + 'static {
     /// wrong with it.
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal>;
 
-    /// Whether it reads the body. One that does not can refuse a request before its body is sent.
+    /// Whether it reads the body; by default it does. One that does not is asked with an empty body
+    /// before the real one is sent, and can refuse a request without it.
     fn reads_body(&self) -> bool {
         true
     }
 
-    /// What it reads, for messages: `header Idempotency-Key`, `JSON field /notifyId`.
+    /// What it reads, for messages: `header Idempotency-Key`, `JSON field /notifyId`; by default `the
+    /// identity`.
     fn describe(&self) -> String {
         "the identity".to_owned()
     }

@@ -43,6 +43,8 @@ struct Debt {
     unanswered: u32,
     /// After this no send can be granted any more.
     too_late: Option<Instant>,
+    /// How long a grant that nobody knows of keeps the key busy.
+    lease: Duration,
     /// The store has granted, or may have.
     granted: bool,
     /// While something is owed, `drain` waits for it.
@@ -120,6 +122,7 @@ impl Claimant {
         }
         self.last_sent = now;
         self.debt.too_late = Some(until + ROUNDING);
+        self.debt.lease = claim.lease;
         self.debt.unanswered += 1;
         let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
         let answer = timeout_at(until.min(now + self.call_within), call).await;
@@ -167,10 +170,10 @@ impl Debt {
     fn call_off(self, release: Release, keeper: &Keeper) {
         let now = Instant::now();
         if self.granted {
-            keeper.release_later(release.clone(), now);
+            keeper.release_later(release.clone(), self.lease, now);
         }
         if self.unanswered > 0 {
-            keeper.release_later(release, self.too_late.unwrap_or(now));
+            keeper.release_later(release, self.lease, self.too_late.unwrap_or(now));
         }
     }
 }

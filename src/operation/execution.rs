@@ -3,7 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE, response::Parts};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_TYPE, TRANSFER_ENCODING},
+    response::Parts,
+};
 use http_body::Body;
 use tower_service::Service;
 
@@ -18,7 +22,8 @@ use super::{
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
-    record::{Answer, Outcome},
+    record::{Answer, Outcome, Previous},
+    telemetry,
 };
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -46,6 +51,9 @@ impl Execution {
         let watched =
             way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
         let (shared, subject) = way.started();
+        if grant.previous == Previous::AbandonedUnknown {
+            telemetry::rerun(&subject, &grant);
+        }
         Some(Self { operation, settlement: Settlement::new(shared, subject, grant, watched) })
     }
 
@@ -118,6 +126,10 @@ impl Execution {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
+        if matches!(body, Captured::Whole(_)) {
+            // It has a length now, and servers refuse to send both.
+            head.headers.remove(TRANSFER_ENCODING);
+        }
         let (answer, broken, body) = self.answer(&head, body);
         let explicit = head.extensions.get::<Outcome>().copied();
         let judged = match explicit {

@@ -22,16 +22,35 @@ use crate::{
 /// The execution a handler runs in. It is an extension of the request and, with feature `axum`, an
 /// extractor.
 ///
+/// It stays valid when the request is over, and tells nothing new then.
+///
 /// # Example: a charge that a payment provider makes only once
 ///
 /// ```
-/// use tower_idempotency::Operation;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use http::{Request, Response};
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_idempotency::{
+///     IdempotencyLayer, MemoryStore, Operation, Policy, Previous, RequestBody, Rule, Scope,
+/// };
 ///
-/// async fn charge(operation: Operation) {
+/// async fn charge(request: Request<RequestBody<String>>) -> Result<Response<String>, std::io::Error> {
+///     let operation = request.extensions().get::<Operation>().expect("the layer is around this");
+///     assert_eq!((operation.rule(), operation.key()), ("charge", "order-7"));
+///     assert_eq!((operation.attempt(), operation.previous()), (1, Previous::Nothing));
 ///     // The same on every attempt of this operation, in every process.
-///     let key = operation.downstream_key("charge");
-///     assert_eq!(key.len(), 36);
+///     Ok(Response::new(operation.downstream_key("charge")))
 /// }
+///
+/// let rule = Rule::new("charge", Policy::api(Scope::everyone()));
+/// let service = ServiceBuilder::new()
+///     .layer(IdempotencyLayer::new(MemoryStore::new(), rule))
+///     .service_fn(charge);
+/// let request = Request::post("/").header("Idempotency-Key", "order-7").body(String::new())?;
+/// assert_eq!(service.oneshot(request).await?.status(), 200);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Operation {
@@ -109,7 +128,8 @@ impl Operation {
         self.inner.attempt
     }
 
-    /// The number of this grant, larger than that of every one before it while the record is kept.
+    /// The number of this grant, larger than that of every one before it while the record is kept;
+    /// 0 if it runs without a grant ([`Policy::run_unprotected`](crate::Policy::run_unprotected)).
     pub fn fence(&self) -> Fence {
         self.inner.fence
     }
@@ -196,7 +216,7 @@ impl fmt::Debug for Operation {
 }
 
 /// How a response came to be: an extension of every response of a protected request that was not
-/// refused.
+/// refused. One that passed, since it has no identity and need not have one, has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handled {
@@ -205,6 +225,6 @@ pub enum Handled {
         /// Which execution it was.
         attempt: u32,
     },
-    /// It is the stored answer of an earlier execution.
+    /// It is the stored answer of an earlier execution; its header `Idempotent-Replayed` is `true`.
     Replayed,
 }

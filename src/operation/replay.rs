@@ -11,7 +11,7 @@ use crate::{
     body::{ResponseBody, Whole},
     policy::{Policy, Profile},
     record::{Answer, decode},
-    refusal::{Refusal, RefusalKind},
+    refusal::{Refusal, RefusalKind, is_grpc},
 };
 
 /// On replays alone; a handler's own header of this name is taken away.
@@ -26,7 +26,10 @@ pub(super) fn replay<R>(
         unreadable.report(&subject.record);
         Refusal::unreadable()
     })?;
-    if answer.body().is_none() && subject.rule.policy().profile == Profile::Api {
+    // A kept head alone is an answer to a sender that reads the status; gRPC's stood in the trailers.
+    let head_is_no_answer =
+        subject.rule.policy().profile == Profile::Api || is_grpc(answer.headers());
+    if answer.body().is_none() && head_is_no_answer {
         return Err(Refusal::new(
             RefusalKind::AnswerNotKept,
             "the request was handled before, and is not handled again; its answer was too large \
@@ -54,12 +57,23 @@ pub(super) fn refuse<R>(
 }
 
 fn respond<R>(answer: Answer) -> Response<ResponseBody<R>> {
-    let (status, headers, data, trailers) = answer.into_parts();
+    let (status, mut headers, data, trailers) = answer.into_parts();
+    if let Some(trailers) = &trailers {
+        announce(trailers, &mut headers);
+    }
     let whole = Whole { data: data.unwrap_or_default(), trailers };
     let mut response = Response::new(ResponseBody::whole(whole));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+/// RFC 9110, section 6.6.2. Over HTTP/1.1 servers send only the trailers that the head announces, and
+/// the handler's own announcement belonged to its connection.
+fn announce(trailers: &HeaderMap, headers: &mut HeaderMap) {
+    for name in trailers.keys() {
+        headers.append(header::TRAILER, HeaderValue::from(name.clone()));
+    }
 }
 
 impl Refusal {

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Shared, handle::Subject, keeper::Watched};
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
 
 /// The end of an execution, not yet told.
 ///
-/// Dropped without being told, as when the runtime ends, it tells nobody: the record lapses to
-/// abandoned, which is what is known.
+/// Dropped before the handler has ended, as when the runtime ends, it tells nobody: the record lapses
+/// to abandoned, which is what is known. Dropped later, it leaves what is known to the keeper.
 pub(super) struct Settlement {
     shared: Arc<Shared>,
     subject: Subject,
@@ -39,53 +39,54 @@ impl Settlement {
 
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
     pub(super) async fn keep(&self, answer: Answer) -> Option<Bytes> {
-        let retention = self.subject.rule.policy().retention;
-        let kept = Kept::new(encode(&self.grant.key, &answer), retention);
-        let marker =
-            || Kept::new(encode(&self.grant.key, &answer.clone().without_body()), retention);
+        let kept = self.kept(&answer);
+        let unsent = Unsent::new(self, End::Completion { answer: &answer, kept: kept.clone() });
         self.watched.stop().await;
-        let mut written = self.complete(kept.clone()).await;
+        let mut written = self.complete(kept).await;
         if let Err(error) = &written
             && error.is_full()
         {
             telemetry::body_not_stored(&self.grant, error);
-            written = self.complete(marker()).await;
+            written = self.complete(self.kept(&answer.clone().without_body())).await;
         }
         match written {
-            Ok(Written::Stored) => {}
-            Ok(Written::Restored) => telemetry::data_lost(&self.grant.key, "storing the answer"),
+            Ok(Written::Stored) => unsent.told(),
+            Ok(Written::Restored) => {
+                unsent.told();
+                telemetry::data_lost(&self.grant, "storing the answer");
+            }
             Ok(Written::Foreign) => {
+                unsent.told();
                 telemetry::never_stored(&self.grant, "the record is none of ours");
             }
             Ok(lost @ (Written::Lost(_) | Written::Over)) => {
                 telemetry::fenced_off(&self.grant, lost, "storing the answer");
                 if let Some(payload) = self.look().await {
+                    unsent.told();
                     return Some(payload);
                 }
-                self.shared.keeper.complete_later(self.grant.clone(), kept, marker());
             }
-            Err(error) => {
-                telemetry::not_stored(&self.grant, &error);
-                self.shared.keeper.complete_later(self.grant.clone(), kept, marker());
-            }
+            Err(error) => telemetry::not_stored(&self.grant, &error),
         }
         None
     }
 
     /// Gives the grant back.
     pub(super) async fn release(&self, reason: Reason) {
-        self.watched.stop().await;
         let release = Release::of(&self.grant, reason);
-        match self.call(self.shared.store.clone().release(release.clone())).await {
-            Ok(Written::Stored) => {}
-            Ok(Written::Restored) => telemetry::data_lost(&self.grant.key, "releasing"),
-            Ok(Written::Foreign) => {
+        let unsent = Unsent::new(self, End::Release(release.clone()));
+        self.watched.stop().await;
+        let Ok(written) = self.call(self.shared.store.clone().release(release)).await else {
+            return;
+        };
+        unsent.told();
+        match written {
+            Written::Stored => {}
+            Written::Restored => telemetry::data_lost(&self.grant, "releasing"),
+            Written::Foreign => {
                 telemetry::record_unreadable(&self.grant.key, "it is no record of ours");
             }
-            Ok(lost) => telemetry::fenced_off(&self.grant, lost, "releasing"),
-            Err(_) => {
-                self.shared.keeper.release_later(release, tokio::time::Instant::now());
-            }
+            lost => telemetry::fenced_off(&self.grant, lost, "releasing"),
         }
     }
 
@@ -93,6 +94,10 @@ impl Settlement {
     pub(super) async fn uncertain(&self, why: &str) {
         telemetry::outcome_uncertain(&self.subject, self.grant.attempt, why);
         self.release(Reason::Unknown).await;
+    }
+
+    fn kept(&self, answer: &Answer) -> Kept {
+        Kept::new(encode(&self.grant.key, answer), self.subject.rule.policy().retention)
     }
 
     /// What is stored as completed, if anything is.
@@ -119,5 +124,43 @@ impl Settlement {
         timeout(self.subject.rule.policy().call_within, call)
             .await
             .unwrap_or_else(|_| Err(StoreError::too_slow()))
+    }
+}
+
+/// How an execution ended, until the store has it. Dropped before, it leaves it to the keeper.
+struct Unsent<'a> {
+    settlement: &'a Settlement,
+    end: Option<End<'a>>,
+}
+
+enum End<'a> {
+    Completion { answer: &'a Answer, kept: Kept },
+    Release(Release),
+}
+
+impl<'a> Unsent<'a> {
+    fn new(settlement: &'a Settlement, end: End<'a>) -> Self {
+        Self { settlement, end: Some(end) }
+    }
+
+    /// The store has it, or will never take it.
+    fn told(mut self) {
+        self.end = None;
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        let Settlement { shared, grant, .. } = self.settlement;
+        match self.end.take() {
+            None => {}
+            Some(End::Release(release)) => {
+                shared.keeper.release_later(release, grant.lease, Instant::now());
+            }
+            Some(End::Completion { answer, kept }) => {
+                let marker = self.settlement.kept(&answer.clone().without_body());
+                shared.keeper.complete_later(grant.clone(), kept, marker);
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What a request is told about its operation, and what it does about it, until it is granted,
 //! answered or refused.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
@@ -21,6 +21,8 @@ use crate::{
 const LABEL_AT_MOST: usize = 256;
 /// How often the state of an operation may change under a request before it is refused for now.
 const ROUNDS_AT_MOST: u32 = 16;
+
+const TOO_LATE: &str = "the claim arrived too late each time";
 
 /// A request on its way to a grant.
 pub(super) struct Way {
@@ -105,8 +107,10 @@ impl Way {
             Ok(Claimed::Granted(grant)) => {
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
-            Err(error) if self.subject.rule.policy().run_unprotected => {
-                telemetry::run_unprotected(&self.subject, &error.to_string());
+            Err(error) if self.runs_unprotected(&error.to_string()) => {
+                Met::Granted(self.without_a_grant())
+            }
+            Ok(Claimed::Free) if self.runs_unprotected(TOO_LATE) => {
                 Met::Granted(self.without_a_grant())
             }
             other => Met::Other(other),
@@ -130,7 +134,7 @@ impl Way {
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
             claimed = wait::watch(&self.shared, self.claimant.asks(), policy, met, until).await;
         } else if matches!(claimed, Claimed::Free) {
-            return Err(self.unavailable("the claim arrived too late each time"));
+            return Err(self.unavailable(TOO_LATE));
         }
         self.rounds += 1;
         match claimed {
@@ -174,13 +178,27 @@ impl Way {
         self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
     }
 
+    fn runs_unprotected(&self, why: &str) -> bool {
+        let wanted = self.subject.rule.policy().run_unprotected;
+        if wanted {
+            telemetry::run_unprotected(&self.subject, why);
+        }
+        wanted
+    }
+
     /// The policy wants to run rather than to refuse while the store is away. The answer is offered
     /// to the store under the token that was sent, which may have been granted after all.
+    ///
+    /// Its fence is smaller than any: whatever the store has meanwhile is not older than this run, so
+    /// that it takes nothing over, and an unknown outcome it met stays unknown.
     fn without_a_grant(&self) -> Granted {
-        let micros = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-        let grant = self.claimant.asks().granted(Fence::new(micros), 1, Previous::Nothing);
+        // What the claim may have taken over must not be forgotten by a renewal.
+        let previous = match self.takeover {
+            Takeover::Refuse => Previous::Nothing,
+            Takeover::Any => Previous::AbandonedUnknown,
+            Takeover::Only(_) => Previous::AbandonedNotDone,
+        };
+        let grant = self.claimant.asks().granted(Fence::NONE, 1, previous);
         Granted { grant, since: Instant::now() }
     }
 

@@ -163,7 +163,9 @@ impl Policy {
         }
     }
 
-    /// Where the identity stands.
+    /// Where the identity stands, in place of what the policy was made with.
+    ///
+    /// Danger: what is stored under the old identity is not found under the new one.
     #[must_use]
     pub fn identity(mut self, identity: impl Source) -> Self {
         self.identity = AnySource::new(identity);
@@ -202,7 +204,8 @@ impl Policy {
         self
     }
 
-    /// Within what an identity is unique, besides the rule's name.
+    /// Within what an identity is unique, besides the rule's name. Default: what [`Policy::api`] was
+    /// given, and everyone for a webhook.
     #[must_use]
     pub fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
@@ -210,7 +213,9 @@ impl Policy {
     }
 
     /// Compares nothing when an identity comes again: whatever else the request says, it is answered
-    /// from the first.
+    /// from the first. Default: an API compares method, path, query and body; a webhook nothing.
+    ///
+    /// Danger: a client that uses a key for two operations is told that both were done.
     #[must_use]
     pub fn no_fingerprint(mut self) -> Self {
         self.fingerprint = false;
@@ -220,6 +225,9 @@ impl Policy {
     /// Lets a delivery wait this long for another that is in progress, and then answers it from
     /// that one. By default, and after that time, it is refused.
     ///
+    /// The time counts from when it met the other. A waiter looks into the store after 25 ms, and less
+    /// often the longer it lasts, each half second at most; one whose client leaves is gone.
+    ///
     /// At most 1,024 requests of a layer wait at once; further ones are refused.
     #[must_use]
     pub fn wait(mut self, at_most: Duration) -> Self {
@@ -228,6 +236,8 @@ impl Policy {
     }
 
     /// How long one call of the store may take. Default 500 ms.
+    ///
+    /// A store may have a limit of its own, as `RedisStore::call_within` is; the shorter counts.
     #[must_use]
     pub fn call_within(mut self, within: Duration) -> Self {
         self.call_within = within;
@@ -245,7 +255,11 @@ impl Policy {
     /// How long a grant holds without renewal. Default 30 s.
     ///
     /// It is renewed at a third of that while the handler runs. When a process dies, its operations
-    /// are abandoned after this time at the latest.
+    /// are abandoned after this time at the latest. It must be shorter than the retention.
+    ///
+    /// Danger: a process that stalls for longer, or loses the store for longer, is taken for dead. A
+    /// handler is started only while at least half the lease is left, so that one not much longer than
+    /// a store's call lets nothing run.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -256,7 +270,7 @@ impl Policy {
     /// notifications.
     ///
     /// After that the identity is new: a delivery runs. Keep it at least twice as long as the sender
-    /// or client goes on trying.
+    /// or client goes on trying. It must not be longer than the hold.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
@@ -275,7 +289,8 @@ impl Policy {
 
     /// How long a handler may run before its lease is renewed no more. Default ten leases.
     ///
-    /// It is not stopped; but its operation is abandoned a lease later.
+    /// It is not stopped; but its operation is abandoned a lease later. It must not be shorter than
+    /// the lease.
     #[must_use]
     pub fn max_run(mut self, max_run: Duration) -> Self {
         self.max_run = Some(max_run);
@@ -284,14 +299,16 @@ impl Policy {
 
     /// The most bytes a request's body may have; a larger one is refused with 413. Default 1 MiB.
     ///
-    /// axum's `DefaultBodyLimit` is unknown to the layer: where one is raised, raise the other.
+    /// The body is held in memory whole, so this is memory a request may take. axum's
+    /// `DefaultBodyLimit` is unknown to the layer: where one is raised, raise the other.
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;
         self
     }
 
-    /// How long a request's body may take; a slower one is refused with 408. Default 30 s.
+    /// How long a request's body may take to come whole; a slower one is refused with 408. Default
+    /// 30 s.
     #[must_use]
     pub fn body_within(mut self, within: Duration) -> Self {
         self.body_within = within;
@@ -301,14 +318,17 @@ impl Policy {
     /// The most bytes of an answer's body that are stored. Default 1 MiB.
     ///
     /// A larger answer is sent in full and remembered as done; a later delivery learns that, but
-    /// not the answer.
+    /// not the answer. So is one that has not ended after 5 s. Zero stores no bodies at all.
     #[must_use]
     pub fn answer_limit(mut self, bytes: usize) -> Self {
         self.answer_limit = bytes;
         self
     }
 
-    /// Keeps answers with these statuses: final, stored and replayed.
+    /// Keeps answers with these statuses: final, stored and replayed. Of `keep`, `release` and
+    /// `uncertain` the last word about a status counts.
+    ///
+    /// The statuses are HTTP's, also of gRPC, whose answers are all 200.
     #[must_use]
     pub fn keep(mut self, statuses: impl IntoIterator<Item = StatusCode>) -> Self {
         self.statuses.set(statuses, Outcome::Keep);
@@ -334,8 +354,19 @@ impl Policy {
     /// Keeps an answer only if this says so, for senders that read the body: an answer that would
     /// be kept by its status, and of which this says no, is released as failed.
     ///
-    /// It is not asked about an answer whose body is too large to be kept or has no end in time:
-    /// that one is kept. If it panics, the outcome is uncertain.
+    /// It is asked with the headers that would be stored. It is not asked about an answer whose body is
+    /// too large to be kept or has no end in time: that one is kept. If it panics, the outcome is
+    /// uncertain.
+    ///
+    /// # Example: a sender that comes again until it reads `success`
+    ///
+    /// ```
+    /// use tower_idempotency::{Policy, json};
+    ///
+    /// let policy = Policy::webhook(json("/notify_id"))
+    ///     .keep_if(|answer| answer.body().is_some_and(|body| body == "success"));
+    /// assert!(policy.check().is_ok());
+    /// ```
     #[must_use]
     pub fn keep_if(mut self, keep: impl Fn(&Answer) -> bool + Send + Sync + 'static) -> Self {
         self.keep_if = Some(Arc::new(keep));
@@ -354,6 +385,8 @@ impl Policy {
     }
 
     /// Asks this what became of an abandoned operation. By default it is refused.
+    ///
+    /// Danger: a wrong [`Resolution::NotDone`](crate::Resolution::NotDone) runs it twice.
     #[must_use]
     pub fn resolve_abandoned(mut self, resolver: impl Resolver) -> Self {
         self.on_abandoned = OnAbandoned::Resolve(Arc::new(resolver));
@@ -380,7 +413,9 @@ impl Policy {
         self
     }
 
-    /// Leaves only a digest of the identity in the store for operators to read, not the identity.
+    /// Leaves only a digest of the identity for operators to read, in the store and in events. By
+    /// default the label of an unfinished operation is the rule's name and the identity as it was sent,
+    /// 256 bytes at most.
     #[must_use]
     pub fn private_label(mut self) -> Self {
         self.private_label = true;
@@ -388,6 +423,20 @@ impl Policy {
     }
 
     /// Says no as this sender wants to hear it; where it returns `None`, as usual.
+    ///
+    /// It must not panic; the panic would go on to the server.
+    ///
+    /// # Example: a sender that reads only the body
+    ///
+    /// ```
+    /// use tower_idempotency::{Answer, Policy, RefusalKind, json};
+    ///
+    /// let policy = Policy::webhook(json("/notify_id")).refuse_with(|refusal| {
+    ///     let busy = refusal.kind() == RefusalKind::InProgress;
+    ///     busy.then(|| Answer::text("fail"))
+    /// });
+    /// assert!(policy.check().is_ok());
+    /// ```
     #[must_use]
     pub fn refuse_with(
         mut self,

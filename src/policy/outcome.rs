@@ -150,6 +150,8 @@ mod tests {
         assert_eq!(policy.ending_of(&Answer::text("fail")), Ending::Release(Reason::Failed));
         let timed_out = Answer::text("success").with_status(StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(policy.ending_of(&timed_out), Ending::UNCERTAIN);
+        let too_large = Answer::text("fail").without_body();
+        assert_eq!(policy.ending_of(&too_large), Ending::Keep, "it is not asked, and it is done");
     }
 
     #[test]

@@ -108,6 +108,9 @@ impl Fence {
         Self(fence)
     }
 
+    /// Smaller than that of every grant: an execution without one.
+    pub(crate) const NONE: Self = Self(0);
+
     /// The number.
     pub const fn get(self) -> u64 {
         self.0

@@ -62,6 +62,8 @@ use crate::record::Grant;
 ///
 /// The suite of feature `test-util` drives any store through these rules.
 ///
+/// Implementations write the methods as `async fn`, whose futures must be `Send`.
+///
 /// # Cancel safety
 ///
 /// A future of these methods may be dropped at any time. What it asked for may then have happened.

@@ -19,7 +19,7 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use http::{Request, Response, header::RETRY_AFTER};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, Full};
 use tokio::{
@@ -364,9 +364,6 @@ pub(crate) async fn only_key(store: &impl Store) -> RecordKey {
     assert_eq!(keys.len(), 1, "{keys:?}");
     keys[0]
 }
-
-/// 200, for those who only want the status.
-pub(crate) const OK: StatusCode = StatusCode::OK;
 
 /// A body whose frames come when the test sends them, and whose length nobody knows before its end.
 #[derive(Debug)]

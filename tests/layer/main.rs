@@ -1,3 +1,14 @@
 //! The layer through its public API, in process: each promise with its negative twin.
 
 mod basics;
+mod claims;
+mod findings;
+mod hazards;
+mod house;
+mod keeper;
+mod outcomes;
+mod policy;
+mod readiness;
+mod recovery;
+mod telemetry;
+mod waiting;

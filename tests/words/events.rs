@@ -1,6 +1,23 @@
 //! Every event the crate has is in `docs/operations.md`, with its level, and no other is.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fmt::{Debug, Write},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
+};
+
+use http::{Request, StatusCode};
+use tower_idempotency::{MemoryStore, Policy, Rule, json};
+use tracing::{
+    Event, Id, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Record},
+};
+
+use crate::app::answering;
 
 const DOCUMENT: &str = include_str!("../../docs/operations.md");
 const SOURCE: &str = include_str!("../../src/telemetry.rs");
@@ -54,4 +71,89 @@ fn events_come_from_one_file_alone() {
         }
     }
     assert!(files > 40);
+}
+
+/// Keeps each event of the crate as one text: its level and its fields, the message among them.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn of(&self, event: &str) -> Vec<String> {
+        let log = self.0.lock().unwrap();
+        log.iter().filter(|line| line.contains(&format!(" message={event}: "))).cloned().collect()
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {}={value:?}", field.name()).unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target().starts_with("tower_idempotency")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    // No span is enabled, so none is ever made.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What two deliveries of this identity log and are answered, the first of which ends uncertain.
+async fn uncertain_twice(policy: Policy, identity: &str) -> (Log, StatusCode) {
+    let log = Log::default();
+    let _logs = tracing::subscriber::set_default(log.clone());
+    let status = Arc::new(AtomicU16::new(504));
+    let app = answering(&MemoryStore::new(), Rule::new("fulfil", policy), &status);
+    let body = serde_json::json!({ "id": identity }).to_string();
+    let deliver =
+        async || app.send(Request::post("/").body(body.clone().into()).unwrap()).await.0.status;
+    assert_eq!(deliver().await, StatusCode::GATEWAY_TIMEOUT);
+    status.store(200, Relaxed);
+    let answered = deliver().await;
+    (log, answered)
+}
+
+#[tokio::test]
+async fn a_line_break_in_an_identity_makes_no_line_of_its_own() {
+    let identity = "N-1\nERROR all is lost";
+    let (log, answered) = uncertain_twice(Policy::webhook(json("/id")), identity).await;
+    assert_eq!(answered, StatusCode::SERVICE_UNAVAILABLE);
+    let [abandoned] = &log.of("abandoned")[..] else { panic!("one event") };
+    assert!(abandoned.starts_with("WARN ") && abandoned.contains(" attempt=1 "), "{abandoned}");
+    assert!(abandoned.contains(r#"label="fulfil N-1\nERROR all is lost""#), "{abandoned}");
+    assert!(log.0.lock().unwrap().iter().all(|line| !line.contains('\n')));
+    assert_eq!(log.of("outcome uncertain").len(), 1);
+}
+
+#[tokio::test]
+async fn a_private_label_shows_no_identity() {
+    let policy = Policy::webhook(json("/id")).private_label();
+    let (log, _) = uncertain_twice(policy, "user@example.com").await;
+    assert_eq!(log.of("abandoned").len(), 1);
+    assert!(log.0.lock().unwrap().iter().all(|line| !line.contains("example.com")));
+}
+
+#[tokio::test]
+async fn an_abandoned_operation_that_runs_again_is_told() {
+    let policy = Policy::webhook(json("/id")).rerun_abandoned();
+    let (log, answered) = uncertain_twice(policy, "N-1").await;
+    assert_eq!(answered, StatusCode::OK);
+    let [rerun] = &log.of("rerun")[..] else { panic!("one event") };
+    assert!(rerun.starts_with("WARN ") && rerun.contains(" attempt=2 "), "{rerun}");
+    assert_eq!(log.of("abandoned").len(), 0);
 }

@@ -3,4 +3,5 @@
 mod app;
 mod events;
 mod problems;
+mod readme;
 mod settling;

@@ -168,7 +168,7 @@ fn assert_refused(head: &Parts, body: &Bytes, problem: &str, page: &str, who: &s
     match after.as_str() {
         "none" => assert_eq!(said, None, "{problem} {who}"),
         exact if exact.ends_with(" s") => {
-            assert_eq!(said, Some(numbers(exact)[0]), "{problem} {who}")
+            assert_eq!(said, Some(numbers(exact)[0]), "{problem} {who}");
         }
         // The run of three seconds, which is between one second and the rest of its lease.
         _ => assert_eq!(said, Some(3), "{problem} {who}"),

@@ -18,6 +18,8 @@ use crate::{
 /// Before the second try.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(50);
 const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
+/// An executed operation whose lease is not renewed any more: as often as a failing renewal.
+const COMPLETE_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A write that is tried until it is answered, or the record's hold is over.
 pub(super) struct Late {
@@ -28,6 +30,8 @@ pub(super) struct Late {
     pub(super) not_before: Instant,
     until: Instant,
     pause: Duration,
+    /// A part of the lease: when the store is back, nobody is to be refused much longer than that.
+    longest_pause: Duration,
 }
 
 enum Write {
@@ -46,22 +50,24 @@ enum Tried {
 }
 
 impl Late {
-    pub(super) fn release(release: Release, not_before: Instant) -> Self {
+    pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
             Release::CalledOff { hold, .. } => *hold,
         };
-        Self::new(Write::Release(release), not_before, hold)
+        let longest_pause = (lease / 3).clamp(RETRY_AFTER, RETRY_AFTER_AT_MOST);
+        Self::new(Write::Release(release), not_before, hold, longest_pause)
     }
 
     pub(super) fn completion(grant: Grant, kept: Kept, marker: Kept) -> Self {
         let hold = grant.hold;
-        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold)
+        let longest_pause = (grant.lease / 10).clamp(RETRY_AFTER, COMPLETE_AFTER_AT_MOST);
+        Self::new(Write::Completion { grant, kept, marker }, Instant::now(), hold, longest_pause)
     }
 
-    fn new(write: Write, not_before: Instant, hold: Duration) -> Self {
+    fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
         let until = not_before + hold;
-        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER }
+        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -107,7 +113,7 @@ impl Late {
         }
     }
 
-    fn key(&self) -> RecordKey {
+    pub(super) fn key(&self) -> RecordKey {
         match &self.write {
             Write::Release(release) => release.key(),
             Write::Completion { grant, .. } => grant.key,
@@ -144,8 +150,8 @@ impl Late {
             (Ok(Written::Lost(state)), Release::Grant { grant, .. }) => {
                 telemetry::released_late(grant, state);
             }
-            (Ok(Written::Restored), Release::Grant { .. }) => {
-                telemetry::data_lost(&self.key(), "releasing");
+            (Ok(Written::Restored), Release::Grant { grant, .. }) => {
+                telemetry::data_lost(grant, "releasing");
             }
             // A claim that was called off leaves nothing to be told, whatever it met.
             (Ok(_), _) => {}
@@ -157,7 +163,7 @@ impl Late {
 fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shrink: bool) -> Tried {
     match answer {
         Ok(Written::Stored) => telemetry::stored_late(grant),
-        Ok(Written::Restored) => telemetry::data_lost(&grant.key, "storing the answer"),
+        Ok(Written::Restored) => telemetry::data_lost(grant, "storing the answer"),
         // Another execution's answer is there, and is final.
         Ok(Written::Lost(State::Completed)) => {}
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
@@ -191,7 +197,7 @@ impl Sending {
         let Some(late) = self.late.as_mut() else { return };
         match late.try_once(self.keeper.inner.store.clone()).await {
             Tried::Ended => return self.end(),
-            Tried::Again => late.pause = (late.pause * 2).min(RETRY_AFTER_AT_MOST),
+            Tried::Again => late.pause = (late.pause * 2).min(late.longest_pause),
             Tried::AgainMuchLater => late.pause = RETRY_AFTER_AT_MOST,
             Tried::Shrunk => {
                 let before = late.bytes();

@@ -100,8 +100,9 @@ impl Keeper {
     }
 
     /// Calls a claim off, or gives a grant back, not before this time and until it is answered.
-    pub(super) fn release_later(&self, release: Release, not_before: Instant) {
-        self.keep_late(Late::release(release, not_before), not_before);
+    /// `lease` is how long the key is busy meanwhile.
+    pub(super) fn release_later(&self, release: Release, lease: Duration, not_before: Instant) {
+        self.keep_late(Late::release(release, lease, not_before), not_before);
     }
 
     /// Stores an answer, until it is stored or the record's hold is over; where there is no room

@@ -130,7 +130,7 @@ impl Renewal {
         match written {
             Ok(written) if written.is_stored() => {
                 if written == Written::Restored {
-                    telemetry::data_lost(&grant.key, "renewing");
+                    telemetry::data_lost(&grant, "renewing");
                 }
                 self.renewed(sent, grant.lease);
             }

@@ -10,16 +10,27 @@ use tokio::{runtime::Id, task::AbortHandle, time::Instant};
 use super::{Drained, late::Late, renewal::Run};
 use crate::{record::Grant, telemetry};
 
-/// The most releases and completions that wait for the store.
-const LATE_AT_MOST: usize = 100_000;
-/// The most bytes of answers that wait for the store.
-const LATE_BYTES_AT_MOST: usize = 64 * 1024 * 1024;
+/// How much waits for the store at most.
+struct Limits {
+    /// Releases and completions.
+    writes: usize,
+    /// Bytes of answers.
+    bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { writes: 100_000, bytes: 64 * 1024 * 1024 }
+    }
+}
+
 /// How long a task stays when there is nothing left to do.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Runs and late writes by number, and the order in which they are due.
 #[derive(Default)]
 pub(super) struct Schedule {
+    limits: Limits,
     pub(super) runs: HashMap<u64, Run>,
     releases: BTreeMap<u64, Late>,
     completions: BTreeMap<u64, Late>,
@@ -86,7 +97,7 @@ impl Schedule {
 
     /// Adds a late write.
     pub(super) fn add_late(&mut self, mut late: Late, due: Instant) {
-        if self.releases.len() + self.completions.len() >= LATE_AT_MOST {
+        if self.releases.len() + self.completions.len() >= self.limits.writes {
             match self.releases.pop_first() {
                 Some((id, oldest)) => {
                     self.due.remove(&(oldest.due, id));
@@ -96,7 +107,7 @@ impl Schedule {
                 None => return late.give_up("too many answers wait for the store"),
             }
         }
-        if self.late_bytes + late.bytes() > LATE_BYTES_AT_MOST {
+        if self.late_bytes + late.bytes() > self.limits.bytes {
             late.shrink_to_fit();
         }
         self.late_bytes += late.bytes();
@@ -167,7 +178,8 @@ impl Schedule {
             }
             return Step::End;
         }
-        let until = (since + IDLE).max(now + IDLE / 10);
+        // Past that time something is left that is not due: whoever makes it due wakes the task.
+        let until = if now < since + IDLE { since + IDLE } else { now + IDLE };
         self.wake_at = Some(until);
         Step::SleepUntil(until)
     }
@@ -195,5 +207,100 @@ impl Schedule {
         } else {
             self.completions.insert(late.id, late);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        record::{ClaimToken, Fence, Previous, RecordKey},
+        store::{Claim, Kept, Release},
+    };
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn schedule(writes: usize, bytes: usize) -> Schedule {
+        Schedule { limits: Limits { writes, bytes }, ..Schedule::default() }
+    }
+
+    fn key(number: u8) -> RecordKey {
+        RecordKey::from_bytes([number; 32])
+    }
+
+    fn release(number: u8) -> Late {
+        let release = Release::called_off(key(number), ClaimToken::random(), SECOND);
+        Late::release(release, SECOND, Instant::now())
+    }
+
+    fn completion(number: u8, bytes: usize) -> Late {
+        let token = ClaimToken::random();
+        let claim = Claim::new(key(number), token, None, SECOND, SECOND, SECOND);
+        let grant = claim.granted(Fence::new(1), 1, Previous::Nothing);
+        let kept = |bytes| Kept::new(Bytes::from(vec![0; bytes]), SECOND);
+        Late::completion(grant, kept(bytes), kept(4))
+    }
+
+    /// Takes what is due, in order: its key, and how many bytes of an answer it holds.
+    fn taken(schedule: &mut Schedule, now: Instant) -> Vec<(RecordKey, usize)> {
+        let mut taken = Vec::new();
+        while schedule.due.first().is_some_and(|(due, _)| *due <= now) {
+            let task = tokio::runtime::Handle::current().id();
+            let Step::Do(Due::Late(late)) = schedule.next(now, task) else { break };
+            schedule.end_late(late.bytes());
+            taken.push((late.key(), late.bytes()));
+        }
+        taken
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_there_is_no_room_the_oldest_release_goes_and_is_counted() {
+        let now = Instant::now();
+        let mut schedule = schedule(3, 1000);
+        for late in [completion(1, 9), release(2), release(3)] {
+            schedule.add_late(late, now);
+        }
+        assert_eq!(schedule.dropped, 0, "as many as there is room for");
+        // The oldest was tried and comes back: it is the oldest still.
+        let task = tokio::runtime::Handle::current().id();
+        for due in [now + SECOND, now] {
+            let Step::Do(Due::Late(late)) = schedule.next(now, task) else { panic!("none is due") };
+            schedule.put_back(late, due);
+        }
+        schedule.add_late(completion(4, 9), now);
+        assert_eq!(schedule.dropped, 1);
+        let mut left: Vec<_> =
+            taken(&mut schedule, now + SECOND).into_iter().map(|(key, _)| key).collect();
+        left.sort();
+        assert_eq!(left, [key(1), key(3), key(4)], "no answer is forgotten before a release");
+        assert_eq!((schedule.late_bytes, schedule.left().unsent), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_over_the_bound_shrink_to_the_marker_and_none_is_forgotten() {
+        let now = Instant::now();
+        let mut schedule = schedule(10, 100);
+        for late in [completion(1, 60), completion(2, 60), completion(3, 40)] {
+            schedule.add_late(late, now);
+        }
+        assert_eq!(schedule.late_bytes, 60 + 4 + 4);
+        schedule.add_late(completion(4, 32), now);
+        let left = taken(&mut schedule, now);
+        assert_eq!(left, [(key(1), 60), (key(2), 4), (key(3), 4), (key(4), 32)]);
+        assert_eq!(schedule.late_bytes, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn with_answers_alone_in_the_way_what_comes_is_given_up_and_nothing_grows() {
+        let now = Instant::now();
+        let mut schedule = schedule(2, 100);
+        for number in 1..=4 {
+            schedule.add_late(completion(number, 9), now);
+        }
+        schedule.add_late(release(5), now);
+        assert_eq!(schedule.left().unsent, 2);
+        assert_eq!(taken(&mut schedule, now), [(key(1), 9), (key(2), 9)]);
     }
 }

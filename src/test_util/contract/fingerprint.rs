@@ -9,7 +9,8 @@ use crate::{
     store::{Claim, Reason, Takeover, Written},
 };
 
-/// Another fingerprint is told before anything of the state; a released key may take another one.
+/// Another fingerprint is told before anything of the state, which is all that a principal needs (F15):
+/// it is part of the fingerprint. A released key may take another one.
 pub async fn fingerprint_first<S: Store, W: World>(store: &S, world: &W) {
     let case = Case::new(store, "fingerprint_first");
     let other = || Claim { takeover: Takeover::Any, ..case.with_print(token(), print(2)) };

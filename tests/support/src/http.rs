@@ -25,8 +25,8 @@ use tokio::{
 /// Longer than any answer takes on a busy machine: a test that waits in vain ends.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Serves a router on a free port of 127.0.0.1, over HTTP/1.1; and over HTTP/2 with prior knowledge
-/// where the build has axum's feature `http2`. Takes no more connections when it is dropped.
+/// Serves a router on a free port of 127.0.0.1, over HTTP/1.1, and over HTTP/2 with prior knowledge.
+/// Takes no more connections when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -233,6 +233,17 @@ impl RawClient {
     pub async fn answer_to_head(&mut self) -> RawAnswer {
         let read = timeout(ANSWER_WITHIN, self.read_answer(false)).await;
         read.expect("an answer within 20 s").expect("an answer before the connection ends")
+    }
+
+    /// Reads until these bytes have come, and gives back everything up to them, as text.
+    ///
+    /// # Panics
+    ///
+    /// When they do not come within 20 s.
+    pub async fn read_until(&mut self, end: &str) -> String {
+        let read = timeout(ANSWER_WITHIN, self.read_through(end.as_bytes())).await;
+        let bytes = read.expect("it comes within 20 s").expect("it comes before the end");
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Reads whatever comes until the server closes the connection.

@@ -6,6 +6,7 @@
 mod chunks;
 mod directory;
 mod http;
+mod http2;
 mod process;
 mod proxy;
 mod redis_server;
@@ -14,7 +15,9 @@ mod signal;
 
 pub use chunks::Chunks;
 pub use directory::Directory;
+pub use h2;
 pub use http::{RawAnswer, RawClient, Server};
+pub use http2::{Http2Answer, Http2Client, Http2Stream};
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;

@@ -1,14 +1,14 @@
 //! What is said between a process and Redis is lost, late or cut off: the outcome is the right one,
 //! and no key is refused as unknown though nothing was run.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::{task::JoinSet, time::sleep};
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
 use crate::site::{
-    Address, Answer, CLAIM_WITHIN, SLACK, Server, Site, assert_records_are_of, times,
+    Address, Answer, CLAIM_WITHIN, SLACK, Server, Site, assert_records_are_of, records, times,
 };
 
 /// A server behind a proxy, and one with a good connection that tells what is so.
@@ -42,6 +42,16 @@ impl Wire {
         let answer = tokio::spawn(async move { address.send(&run).await });
         self.server.wait_for_start(&id);
         answer
+    }
+
+    /// Waits until Redis has granted the key, whoever knows of it.
+    async fn wait_until_granted(&self, id: &str) {
+        let label = format!("run {id}");
+        let until = Instant::now() + SLACK;
+        while !records(&self.redis).await.iter().any(|record| record.label == label) {
+            assert!(Instant::now() < until, "{id} was not granted");
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Long before the lease could be over, the key is run or replayed for anybody who comes.
@@ -79,11 +89,10 @@ async fn a_claim_whose_answer_is_late_is_asked_again_and_is_the_same_grant() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_never_answered_is_refused_in_time_and_called_off() {
     let wire = Wire::new(Site::new()).await;
-    let before = wire.proxy.counts().replies;
     wire.proxy.hold_replies();
     let address = wire.server.address;
     let refused = tokio::spawn(async move { address.deliver("key").await });
-    wire.proxy.wait_until(|counts| counts.replies > before).await;
+    wire.wait_until_granted("key").await;
     // It was granted, and nobody knows that here: the key is busy until it is called off.
     wire.other.address.deliver("key").await.assert_refusal("in_progress");
     let refused = refused.await.unwrap();
@@ -197,25 +206,39 @@ async fn a_completion_that_cannot_be_sent_keeps_the_key_claimed_until_it_is_stor
 async fn what_waited_long_for_the_store_is_told_soon_after_it_is_back() {
     let lease = Duration::from_millis(1500);
     let wire = Wire::new(Site::new().lease(lease)).await;
-    let answer = wire.start_held(json!({ "id": "done", "held": true }));
+    // Several, since pauses are drawn: none may be late.
+    let done: Vec<_> = (0..12).map(|key| format!("done-{key}")).collect();
+    let mut answers = Vec::new();
+    for id in &done {
+        answers.push((id, wire.start_held(json!({ "id": id, "held": true }))));
+    }
     wire.proxy.hold_replies();
-    // Granted, and nobody here knows it.
-    wire.server.address.deliver("lost").await.assert_refusal("store_unavailable");
+    let address = wire.server.address;
+    let lost = tokio::spawn(async move { address.deliver("lost").await });
+    // Granted, and nobody here knows it: cut off before it can be called off.
+    wire.wait_until_granted("lost").await;
     wire.proxy.refuse();
     wire.proxy.cut().await;
-    wire.server.address.go("done").await;
-    let answer = answer.await.unwrap();
-    assert!(answer.is_final(), "{answer:?}");
+    lost.await.unwrap().assert_refusal("store_unavailable");
+    for id in &done {
+        wire.server.address.go(id).await;
+    }
     // So long that whoever only doubles his pauses would come much later.
     sleep(Duration::from_secs(8)).await;
-    for id in ["done", "lost"] {
+    for id in [&done[0], "lost"] {
         wire.other.address.deliver(id).await.assert_refusal("outcome_unknown");
     }
     wire.proxy.heal();
     // One second is the store's: it pauses as long between two attempts to connect.
-    let within = Duration::from_secs(1) + lease;
-    let replay = wire.other.address.deliver_until_final(&json!({ "id": "done" }), within).await;
-    assert_eq!((replay.replayed, replay.body), (true, answer.body));
+    let until = Instant::now() + Duration::from_secs(1) + lease;
+    for (id, answer) in answers {
+        let answer = answer.await.unwrap();
+        assert!(answer.is_final(), "{answer:?}");
+        let within = until.saturating_duration_since(Instant::now());
+        let replay = wire.other.address.deliver_until_final(&json!({ "id": id }), within).await;
+        assert_eq!((replay.replayed, replay.body), (true, answer.body));
+    }
+    let within = until.saturating_duration_since(Instant::now());
     let run = wire.other.address.deliver_until_final(&json!({ "id": "lost" }), within).await;
     assert!(!run.replayed);
     wire.end().await;
@@ -233,10 +256,11 @@ async fn a_release_whose_answer_is_lost_lets_the_key_run_again_without_an_alarm(
     assert!(!again.replayed);
     assert_eq!(answer.await.unwrap().status, 500);
     // The answer is lost, and the release is sent again.
-    wire.proxy.cut().await;
     let before = wire.proxy.counts().replies;
+    wire.proxy.cut().await;
     wire.proxy.heal();
-    wire.proxy.wait_until(|counts| counts.replies > before + 1).await;
+    // The time, which each connection asks for first, and the release.
+    wire.proxy.wait_until(|counts| counts.replies >= before + 2).await;
     let runs = wire.site.runs();
     let [failed, ran] = runs.of("key") else { panic!("{:?}", runs.of("key")) };
     assert_eq!((failed.attempt, failed.previous.as_str()), (1, "Nothing"));

@@ -1,12 +1,13 @@
 //! A process that stands still past its lease (SIGSTOP) and comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::sleep};
+use tower_idempotency::State;
 use tower_idempotency_test_support::{RedisServer, Signal};
 
-use crate::site::{Answer, SLACK, Server, Site, assert_records_are_of};
+use crate::site::{Answer, SLACK, Server, Site, assert_records_are_of, records};
 
 const LEASE: Duration = Duration::from_millis(1000);
 
@@ -74,6 +75,39 @@ async fn a_stalled_owner_that_ends_before_the_one_that_overtook_it_gives_its_own
     assert_eq!(other.address.deliver("key").await.body, second.body);
     assert_records_are_of(&site.runs(), &redis).await;
     other.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_owner_has_the_last_word_when_the_one_that_overtook_it_dies() {
+    let redis = RedisServer::start().await;
+    let site = Site::new().lease(LEASE).rerun();
+    let (mut stalled, answer) = stall(&site, &redis).await;
+    let mut other = site.server(&redis.url());
+    let address = other.address;
+    tokio::spawn(async move {
+        let run = json!({ "id": "key", "held": true });
+        while address.try_send("/run", &run).await.is_some() {
+            sleep(Duration::from_millis(25)).await;
+        }
+    });
+    other.wait_for_start("key");
+    stalled.signal(Signal::SIGCONT);
+    stalled.address.go("key").await;
+    let answer = answer.await.unwrap();
+    stalled.wait_for_line("storing the answer");
+    other.kill();
+
+    // Its answer is offered until the record is completed. Nobody delivers meanwhile, since that
+    // would run it once more.
+    let until = Instant::now() + LEASE + Duration::from_secs(5) + SLACK;
+    while records(&redis).await[0].state != State::Completed {
+        assert!(Instant::now() < until, "it is known what came of it, and not stored");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let replay = stalled.address.deliver("key").await;
+    assert_eq!((replay.replayed, replay.body), (true, answer.body));
+    assert_eq!(site.runs().of("key").len(), 2);
+    stalled.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
