@@ -74,11 +74,12 @@ pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
 }
 
 /// The end of an execution is not known.
-pub(crate) fn outcome_uncertain(subject: &Subject, attempt: u32, why: &str) {
+pub(crate) fn outcome_uncertain(subject: &Subject, grant: &Grant, why: &str) {
     warn!(
         rule = subject.rule.name(),
-        key = subject.record.digest(),
-        attempt,
+        key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
+        attempt = grant.attempt,
         why,
         "outcome uncertain: the execution ended in a way that does not tell whether it happened; \
          its key is abandoned: find out whether it happened, then settle it"
@@ -93,6 +94,7 @@ pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
     };
     error!(
         key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         fence = grant.fence.get(),
         doing,
@@ -117,6 +119,7 @@ pub(crate) fn not_stored(grant: &Grant, error: &StoreError) {
 pub(crate) fn never_stored(grant: &Grant, why: &'static str) {
     error!(
         key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         why,
         "answer never stored: the operation was executed, but its record does not say so; its key \
