@@ -86,6 +86,7 @@
 //!
 //! * [`IdempotencyLayer`], [`Rule`] and [`Policy`]: what is protected, and how.
 //! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
+//! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
@@ -100,7 +101,7 @@
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
-//! | `xml` | `xml(..)`: identities and fields in XML bodies |
+//! | `xml` | `xml(..)`: identities and fields in XML bodies; WeChat Pay v2 |
 //!
 //! The lowest Rust version is 1.88.
 
@@ -122,6 +123,7 @@ pub mod problems;
 mod record;
 mod refusal;
 mod rule;
+pub mod sender;
 mod service;
 pub mod store;
 mod telemetry;

@@ -18,6 +18,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::{header::CONTENT_ENCODING, request::Parts};
 
+pub(crate) use each::Joined;
 pub use each::{Each, each};
 pub use extension::{Extension, extension};
 pub use form::{Form, form};
