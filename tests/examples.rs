@@ -267,6 +267,53 @@ async fn the_hyper_service_sells_a_ticket_once_and_stops_on_ctrl_c() {
     service.stop(Signal::SIGINT);
 }
 
+/// The `curl` call of a delivery that is signed now.
+async fn signed_delivery(client: Client, id: &str, body: &str) -> String {
+    let output = run("signed", &["sign", &client.0.to_string(), id, body]).await;
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout).trim().replace(&client.0.to_string(), "127.0.0.1:8080")
+}
+
+#[tokio::test]
+async fn a_signed_notification_runs_once_and_what_is_not_signed_claims_nothing() {
+    let service = Served::start("signed", &["serve", "127.0.0.1:0"]);
+    let body = r#"{"orderId":"O-1","amount":960}"#;
+    let first = signed_delivery(service.client, "msg_1", body).await;
+    let (from, at) = first.split_once("webhook-timestamp: ").unwrap();
+    let (timestamp, rest) = at.split_once('\'').unwrap();
+    let long_ago = timestamp.parse::<u64>().unwrap() - 301;
+    let forged = [
+        (first.replace(":960}", ":9600}"), "has no signature that is right"),
+        (first.replace("msg_1", "msg_2"), "has no signature that is right"),
+        (first.replace("v1,", "v2,"), "has no signature that is right"),
+        (first.replace("webhook-signature", "x"), "is missing"),
+        (first.replace("webhook-timestamp: ", "webhook-timestamp: x"), "is no time"),
+        (format!("{from}webhook-timestamp: {long_ago}'{rest}"), "too far from this server's clock"),
+    ];
+    for (forged, wrong) in &forged {
+        let (status, headers, answer) = curl(service.client, forged).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{forged}");
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert!(answer.contains(wrong), "{answer}");
+    }
+    // None of them has claimed the message, and a redelivery is signed anew.
+    let redelivered = signed_delivery(service.client, "msg_1", body).await;
+    let other = signed_delivery(service.client, "msg_2", body).await;
+    for (delivery, parcel, replayed) in [
+        (&first, "parcel 1\n", false),
+        (&redelivered, "parcel 1\n", true),
+        (&other, "parcel 2\n", false),
+    ] {
+        let (status, headers, answer) = curl(service.client, delivery).await;
+        assert_eq!((status, answer.as_str()), (StatusCode::OK, parcel));
+        assert_eq!(is_replay(&headers), replayed);
+    }
+    // Who cannot sign does not learn that it is known.
+    let (status, headers, _) = curl(service.client, &forged[0].0).await;
+    assert_eq!((status, is_replay(&headers)), (StatusCode::UNAUTHORIZED, false));
+    service.stop(Signal::SIGTERM);
+}
+
 const README: &str = include_str!("../README.md");
 
 /// The lines of the README's code that begin so.
