@@ -1,6 +1,7 @@
 //! Two levels of identity: a delivery id, and the business key that stays when the sender makes a new
 //! id for the same event.
 
+mod nested;
 mod unreadable;
 
 use std::{
