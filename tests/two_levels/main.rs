@@ -2,6 +2,7 @@
 //! id for the same event.
 
 mod nested;
+mod own_record;
 mod unreadable;
 
 use std::{
