@@ -3,6 +3,7 @@
 
 mod nested;
 mod own_record;
+mod unprotected;
 mod unreadable;
 
 use std::{
