@@ -3,6 +3,7 @@
 
 mod nested;
 mod own_record;
+mod tenants;
 mod unprotected;
 mod unreadable;
 
