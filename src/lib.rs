@@ -100,6 +100,7 @@
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
+//! | `serde` | `Rules` from a configuration file, in any format that serde reads |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
 //! | `xml` | `xml(..)`: identities and fields in XML bodies; WeChat Pay v2 |
 //!
@@ -110,6 +111,8 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "serde")]
+mod config;
 mod fingerprint;
 mod future;
 mod identity;
@@ -129,11 +132,14 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+mod usage;
 mod verify;
 
 #[cfg(feature = "axum")]
 pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
+#[cfg(feature = "serde")]
+pub use config::{Registry, RulesConfig};
 pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{

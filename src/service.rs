@@ -90,8 +90,12 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let rules = &self.configuration.rules;
         let rule = match rules.matching(request.method(), request.uri().path()) {
-            Some(rule) if !opens_a_tunnel(&request) => rule.clone(),
+            Some((place, rule)) if !opens_a_tunnel(&request) => {
+                self.configuration.usage.hit(place);
+                rule.clone()
+            }
             _ => {
+                self.configuration.usage.pass(rules);
                 let request = request.map(RequestBody::untouched);
                 return ResponseFuture::untouched(self.inner.call(request));
             }

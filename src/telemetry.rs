@@ -11,6 +11,7 @@ use tracing::{Span, debug, error, field::Empty, info_span, warn};
 use crate::{
     operation::Subject,
     record::{Fence, Grant, RecordKey, State, Unreadable},
+    rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -46,6 +47,17 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
         lapsed_ago_s = record.lapsed.map(|lapsed| lapsed.as_secs()),
         "abandoned: an execution was started and its outcome is unknown; deliveries are refused \
          until it is settled: find out whether it happened, then settle it as done or not done"
+    );
+}
+
+/// No request has met a rule.
+pub(crate) fn rule_never_hit(rule: &Rule, passed: u64) {
+    warn!(
+        rule = rule.name(),
+        path = rule.pattern(),
+        passed,
+        "rule never hit: requests came, and none of them was this rule's, so that it may protect \
+         nothing: hold its path and methods against the requests' with Rules::find"
     );
 }
 

@@ -51,10 +51,14 @@ pub struct Each<S> {
 /// ```
 #[track_caller]
 pub fn each<S>(pointer: &str, inner: S) -> Each<S> {
-    Each { array: json(pointer), inner }
+    Each::of(json(pointer), inner)
 }
 
 impl<S> Each<S> {
+    pub(crate) fn of(array: Json, inner: S) -> Self {
+        Self { array, inner }
+    }
+
     pub(crate) fn inner(&self) -> &S {
         &self.inner
     }

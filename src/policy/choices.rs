@@ -34,17 +34,23 @@ impl Policy {
     #[must_use]
     #[track_caller]
     pub fn strict(mut self) -> Self {
-        let Some(header) = self.header.take() else {
-            panic!(
-                "Policy::strict is about the header Idempotency-Key, but the identity is {}; \
-                 for another header write .identity(header(\"..\").strict())",
-                self.identity.describe()
-            );
-        };
+        if self.try_strict() {
+            return self;
+        }
+        panic!(
+            "Policy::strict is about the header Idempotency-Key, but the identity is {}; for \
+             another header write .identity(header(\"..\").strict())",
+            self.identity.describe()
+        );
+    }
+
+    /// The same without a panic: whether the identity is `Idempotency-Key`.
+    pub(crate) fn try_strict(&mut self) -> bool {
+        let Some(header) = self.header.take() else { return false };
         let header = header.strict();
         self.identity = AnySource::new(header.clone());
         self.header = Some(header);
-        self
+        true
     }
 
     /// Lets a request without identity pass, unprotected. By default it is refused with 400.

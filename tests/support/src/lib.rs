@@ -8,6 +8,7 @@ mod directory;
 mod http;
 #[cfg(feature = "http2")]
 mod http2;
+mod log;
 mod process;
 mod proxy;
 mod redis_server;
@@ -21,6 +22,7 @@ pub use h2;
 pub use http::{RawAnswer, RawClient, Server};
 #[cfg(feature = "http2")]
 pub use http2::{Http2Answer, Http2Client, Http2Stream};
+pub use log::Log;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;
