@@ -45,6 +45,8 @@ struct Debt {
     too_late: Option<Instant>,
     /// How long a grant that nobody knows of keeps the key busy.
     lease: Duration,
+    /// Another name is bound in the same trip.
+    binds: bool,
     /// The store has granted, or may have.
     granted: bool,
     /// While something is owed, `drain` waits for it.
@@ -139,6 +141,7 @@ impl Claimant {
         self.last_sent = now;
         self.debt.too_late = Some(until + ROUNDING);
         self.debt.lease = claim.lease;
+        self.debt.binds = claim.alias.is_some();
         self.debt.unanswered += 1;
         let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
         let answer = timeout_at(until.min(now + self.call_within), call).await;
@@ -162,7 +165,12 @@ impl Debt {
     /// The last send was answered; earlier ones without an answer may still arrive.
     fn answered(&mut self, claimed: &Claimed) {
         self.unanswered = self.unanswered.saturating_sub(1);
-        self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
+        // What is said of the other name says nothing of the key.
+        self.granted |= match claimed {
+            Claimed::Granted(_) | Claimed::DeliveryTaken(_) => true,
+            Claimed::Foreign => self.binds,
+            _ => false,
+        };
         if self.unanswered == 0 && !self.granted {
             self.counted = None;
         }

@@ -81,6 +81,9 @@ pub(crate) struct Subject {
     pub(crate) kind: Kind,
     /// The delivery id, where the operation has another identity.
     pub(crate) delivery: Option<Identity>,
+    /// The record that the request names by its identity.
+    pub(crate) named: RecordKey,
+    /// The record of the operation: another one where that name is an alias.
     pub(crate) record: RecordKey,
     /// One for each compared field.
     pub(crate) fields: Vec<FieldDigest>,

@@ -8,7 +8,7 @@ use super::{Shared, handle::Subject, replay::stored_headers, wait::outcome_unkno
 use crate::{
     ledger::{Abandoned, RESOLVER_WITHIN, Resolution},
     policy::OnAbandoned,
-    record::{Answer, ClaimToken, encode},
+    record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
     store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
     telemetry,
@@ -47,20 +47,28 @@ pub(super) async fn recover(
         Resolution::Done(answer) => {
             let payload =
                 encode(&subject.record, &storable(answer, policy.keep_cookies), &subject.fields);
-            let verdict = Resolve::new(
-                subject.record,
-                record.mark,
-                Verdict::Done(Kept::new(payload, policy.retention)),
-                ClaimToken::random(),
-            );
-            let settled = timeout(policy.call_within, shared.store.clone().resolve(verdict)).await;
-            match settled {
-                // Settled or changed meanwhile: either way the next claim is told what is true now.
-                Ok(Ok(_)) => Ok(Takeover::Refuse),
-                Ok(Err(error)) => Err(unsettled(subject, &error)),
-                Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
-            }
+            let done = Verdict::Done(Kept::new(payload, policy.retention));
+            settle(shared, subject, record.mark, done).await?;
+            Ok(Takeover::Refuse)
         }
+    }
+}
+
+/// Writes a verdict about the abandoned operation that has this record.
+///
+/// Settled or changed meanwhile: either way the next claim is told what is true now.
+pub(super) async fn settle(
+    shared: &Shared,
+    subject: &Subject,
+    mark: Mark,
+    verdict: Verdict,
+) -> Result<(), Refusal> {
+    let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
+    let within = subject.rule.policy().call_within;
+    match timeout(within, shared.store.clone().resolve(verdict)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(unsettled(subject, &error)),
+        Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
     }
 }
 
