@@ -43,6 +43,7 @@ where
     let grpc = is_grpc(request.headers());
     let no = |refusal: Refusal| {
         telemetry::record_handled(&span, refusal.kind().name());
+        telemetry::refused(&rule, &refusal);
         Ok(refuse(rule.policy(), refusal, grpc))
     };
     let Prepared { subject, delivery, print, request } =
