@@ -15,7 +15,7 @@ use super::{
     Handled, Operation,
     capture::{Captured, answer_body},
     detach::{CatchPanic, Panic},
-    replay::{REPLAYED, replay, stored_headers},
+    replay::{REPLAYED, replay, stored_headers, stored_trailers},
     settlement::Settlement,
     way::{Granted, Way},
 };
@@ -165,7 +165,10 @@ impl Execution {
     fn answer<R>(&self, head: &Parts, body: Captured<R>) -> (Answer, bool, ResponseBody<R>) {
         let mut broken = false;
         let (data, trailers, body) = match body {
-            Captured::Whole(whole) => {
+            Captured::Whole(mut whole) => {
+                if let Some(trailers) = &mut whole.trailers {
+                    trailers.remove(REPLAYED);
+                }
                 (Some(whole.data.clone()), whole.trailers.clone(), ResponseBody::whole(whole))
             }
             Captured::Unfinished { chunks, rest } => {
@@ -176,8 +179,9 @@ impl Execution {
                 (None, None, ResponseBody::broken(chunks, error))
             }
         };
-        let policy = self.operation.subject().rule.policy();
-        let headers = stored_headers(&head.headers, policy.keep_cookies);
+        let cookies = self.operation.subject().rule.policy().keep_cookies;
+        let headers = stored_headers(&head.headers, cookies);
+        let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, cookies));
         (Answer::from_parts(head.status, headers, data, trailers), broken, body)
     }
 }
