@@ -2,4 +2,5 @@
 //! that is none, by clocks and by runtimes that stop.
 
 mod answers;
+mod room;
 mod shop;
