@@ -172,7 +172,7 @@ impl Way {
             _ if self.rounds >= ROUNDS_AT_MOST => {
                 Err(self.unavailable("the operation's state changed too often"))
             }
-            Claimed::Free if only_answers => Err(business_key_missing()),
+            Claimed::Free if only_answers => self.go_back(),
             // Free now: whoever held it has given it back.
             Claimed::Free => Ok(None),
             Claimed::Abandoned(record) if only_answers => {
@@ -195,7 +195,8 @@ impl Way {
             // This delivery id has a record of its own, from before it had a business key.
             Claimed::DeliveryTaken(_) => match self.claimant.asks().alias {
                 Some(alias) => {
-                    self.follow(alias.key, Led::ToAnswers);
+                    let business = Business { key: self.subject.record, alias };
+                    self.follow(alias.key, Led::Aside(business));
                     Ok(None)
                 }
                 None => Err(self.unavailable("the store speaks of a delivery id it was not told")),
@@ -208,10 +209,24 @@ impl Way {
     /// Claims another key, with another token. What was claimed before is called off.
     fn follow(&mut self, target: RecordKey, led: Led) {
         self.led = Some(led);
-        self.subject.record = target;
+        self.claim_instead(target, None);
+    }
+
+    /// What was looked at has no answer and runs no more. A request that names its business key may
+    /// bind its delivery id to that now.
+    fn go_back(&mut self) -> Result<Option<Bytes>, Refusal> {
+        let Some(Led::Aside(business)) = self.led.take() else {
+            return Err(business_key_missing());
+        };
+        self.claim_instead(business.key, Some(business.alias));
+        Ok(None)
+    }
+
+    fn claim_instead(&mut self, key: RecordKey, alias: Option<Alias>) {
+        self.subject.record = key;
         let mut claim = self.claimant.asks().clone();
-        claim.key = target;
-        claim.alias = None;
+        claim.key = key;
+        claim.alias = alias;
         claim.token = ClaimToken::random();
         let call_within = self.subject.rule.policy().call_within;
         self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
@@ -313,18 +328,28 @@ impl Way {
 }
 
 /// How a request came to another record than the one it named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Led {
     /// Its delivery id is another name of an operation; it may claim that one.
     ByAlias,
     /// It may be answered from that record, but never be run under it: it does not say under which
     /// business key.
     ToAnswers,
+    /// The same for a request that has named its business key, and whose delivery id has a record of
+    /// its own: it goes back where that has no answer.
+    Aside(Business),
+}
+
+/// What a request claims that names its business key.
+#[derive(Clone, Copy, Debug)]
+struct Business {
+    key: RecordKey,
+    alias: Alias,
 }
 
 impl Led {
     fn only_answers(self) -> bool {
-        self == Self::ToAnswers
+        matches!(self, Self::ToAnswers | Self::Aside(_))
     }
 }
 

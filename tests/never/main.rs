@@ -2,5 +2,6 @@
 //! that is none, by clocks and by runtimes that stop.
 
 mod answers;
+mod deliveries;
 mod room;
 mod shop;
