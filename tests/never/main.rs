@@ -3,5 +3,6 @@
 
 mod answers;
 mod deliveries;
+mod durations;
 mod room;
 mod shop;
