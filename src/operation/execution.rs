@@ -71,6 +71,13 @@ impl Execution {
     }
 }
 
+impl Drop for Execution {
+    /// Also when the runtime ends in the middle of it.
+    fn drop(&mut self) {
+        self.operation.end();
+    }
+}
+
 /// Runs the handler, and tells the store before anybody sees the answer.
 pub(super) async fn run<S, B, R>(
     execution: Execution,

@@ -71,6 +71,9 @@ where
         let delivery = Delivery::new(head, whole.data.clone());
         plain = verify.verify(delivery.clone()).await?.plain;
         head = delivery.into_head();
+        if let Some(plain) = &plain {
+            head.extensions.insert(Deciphered(plain.clone()));
+        }
     }
     let read = input(rule, &head, plain.as_ref().unwrap_or(&whole.data), &whole.data);
     let Some(delivery) = identity(rule, &read)? else {
@@ -91,12 +94,9 @@ where
         }
     };
     let outer = head.extensions.get::<Operation>();
-    if outer.is_some_and(|outer| outer.subject().record == subject.record) {
+    if outer.is_some_and(|outer| outer.is_grant_of(&subject.record)) {
         // The same layer further out has granted this request already.
         return Ok(pass(head, RequestBody::whole(whole)));
-    }
-    if let Some(plain) = plain {
-        head.extensions.insert(Deciphered(plain));
     }
     let request = Request::from_parts(head, RequestBody::whole(whole));
     Ok(Door::Claim(Prepared { subject, delivery, print: print.whole, request }))

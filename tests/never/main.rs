@@ -4,5 +4,6 @@
 mod answers;
 mod deliveries;
 mod durations;
+mod operations;
 mod room;
 mod shop;
