@@ -4,6 +4,8 @@
 mod answers;
 mod deliveries;
 mod durations;
+mod fake_redis;
 mod operations;
+mod redis_replies;
 mod room;
 mod shop;
