@@ -8,4 +8,5 @@ mod fake_redis;
 mod operations;
 mod redis_replies;
 mod room;
+mod runtimes;
 mod shop;
