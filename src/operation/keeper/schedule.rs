@@ -7,7 +7,11 @@ use std::{
 
 use tokio::{runtime::Id, task::AbortHandle, time::Instant};
 
-use super::{Drained, late::Late, renewal::Run};
+use super::{
+    Drained,
+    late::Late,
+    renewal::{RUNTIME_MAY_LAG, Run},
+};
 use crate::{record::Grant, telemetry};
 
 /// How much waits for the store at most.
@@ -159,8 +163,11 @@ impl Schedule {
         }
         self.due.pop_first();
         if let Some(run) = self.runs.get_mut(&id) {
-            run.due = None;
             run.renewing = true;
+            // Until then it has said when it is due next, unless its runtime has stopped running.
+            let otherwise = now + run.call_within() + RUNTIME_MAY_LAG;
+            run.due = Some(otherwise);
+            self.due.insert((otherwise, id));
             return Step::Do(Due::Renewal(id, run.grant.clone()));
         }
         let late = self.releases.remove(&id).or_else(|| self.completions.remove(&id));
