@@ -79,11 +79,14 @@ async fn a_sender_hears_the_status_of_an_answer_whose_head_was_too_large() {
     assert_eq!(shop.runs.count(), 1);
 }
 
+/// Makes what is planted under a key.
+type Planted = fn(RecordKey) -> Bytes;
+
 /// Answers a completed claim with what a test planted.
 #[derive(Clone)]
 struct Planted {
     store: MemoryStore,
-    payload: Arc<Mutex<Option<fn(RecordKey) -> Bytes>>>,
+    payload: Arc<Mutex<Option<Planted>>>,
 }
 
 impl Store for Planted {

@@ -136,7 +136,7 @@ fn a_renewal_that_a_stopped_runtime_took_along_costs_nobody_lease_or_answer() {
     stopping.block_on(async {
         timeout(8 * SECOND, store.hanging.notified())
             .await
-            .expect("one of two takes a renewal soon")
+            .expect("one of two takes a renewal soon");
     });
     assert!(store.hangs.load(Ordering::SeqCst));
     // It stops here, with the renewal. The other goes on with the next one.
