@@ -80,13 +80,13 @@ async fn a_sender_hears_the_status_of_an_answer_whose_head_was_too_large() {
 }
 
 /// Makes what is planted under a key.
-type Planted = fn(RecordKey) -> Bytes;
+type Make = fn(RecordKey) -> Bytes;
 
 /// Answers a completed claim with what a test planted.
 #[derive(Clone)]
 struct Planted {
     store: MemoryStore,
-    payload: Arc<Mutex<Option<Planted>>>,
+    payload: Arc<Mutex<Option<Make>>>,
 }
 
 impl Store for Planted {
