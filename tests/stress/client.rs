@@ -87,7 +87,7 @@ impl World {
         Sent { tenant, delivery, order: named, amount, plainly: false }
     }
 
-    fn request(&self, sent: &Sent) -> Request<Full<Bytes>> {
+    fn request(sent: &Sent) -> Request<Full<Bytes>> {
         let order = sent.order.as_ref().map(|order| format!(r#","order":"{order}""#));
         let body = format!(
             r#"{{"id":"{}","amount":{}{}}}"#,
@@ -107,7 +107,7 @@ impl World {
     fn send(&self, sent: &Sent) -> impl Future<Output = Told> + Send + use<> {
         let service = self.chance.pick(&(0..self.services.len()).collect::<Vec<_>>());
         let service = self.services[service].clone();
-        let request = self.request(sent);
+        let request = Self::request(sent);
         let (journal, plan, sent) = (self.journal.clone(), self.plan, sent.clone());
         async move {
             let started = Instant::now();
@@ -142,7 +142,9 @@ impl World {
             clients.spawn(async move {
                 match leaves {
                     Some(after) => drop(timeout(after, sending).await),
-                    None => drop(sending.await),
+                    None => {
+                        sending.await;
+                    }
                 }
             });
             if !self.chance.one_in(3) {
