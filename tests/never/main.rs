@@ -6,6 +6,7 @@ mod deliveries;
 mod durations;
 mod fake_redis;
 mod operations;
+mod overload;
 mod redis_replies;
 mod room;
 mod runtimes;
