@@ -67,6 +67,7 @@ struct Inner {
     fence: Fence,
     previous: Previous,
     uncertain: AtomicBool,
+    over: AtomicBool,
     lost: AtomicBool,
     lost_notice: Notify,
 }
@@ -116,6 +117,7 @@ impl Operation {
                 fence,
                 previous,
                 uncertain: AtomicBool::new(false),
+                over: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 lost_notice: Notify::new(),
             }),
@@ -209,6 +211,16 @@ impl Operation {
     pub(crate) fn lose_lease(&self) {
         self.inner.lost.store(true, Ordering::Release);
         self.inner.lost_notice.notify_waiters();
+    }
+
+    /// The execution has ended, however it did: this is no grant any more.
+    pub(crate) fn end(&self) {
+        self.inner.over.store(true, Ordering::Release);
+    }
+
+    /// Whether this record was granted to this execution, and it runs.
+    pub(crate) fn is_grant_of(&self, named: &RecordKey) -> bool {
+        self.subject().named == *named && !self.inner.over.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_uncertain(&self) -> bool {

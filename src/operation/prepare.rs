@@ -95,7 +95,7 @@ where
         }
     };
     let outer = head.extensions.get::<Operation>();
-    if outer.is_some_and(|outer| outer.subject().named == subject.named) {
+    if outer.is_some_and(|outer| outer.is_grant_of(&subject.named)) {
         // The same layer further out has granted this request already.
         return Ok(pass(head, RequestBody::whole(whole)));
     }

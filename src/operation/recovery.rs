@@ -4,7 +4,12 @@ use std::{borrow::Cow, time::SystemTime};
 
 use tokio::time::timeout;
 
-use super::{Shared, handle::Subject, replay::stored_headers, wait::outcome_unknown};
+use super::{
+    Shared,
+    handle::Subject,
+    replay::{stored_headers, stored_trailers},
+    wait::outcome_unknown,
+};
 use crate::{
     ledger::{Abandoned, RESOLVER_WITHIN, Resolution},
     policy::OnAbandoned,
@@ -80,7 +85,9 @@ fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
 /// What is stored of a resolver's answer is what would be stored of a handler's.
 fn storable(answer: Answer, keep_cookies: bool) -> Answer {
     let (status, headers, body, trailers) = answer.into_parts();
-    Answer::from_parts(status, stored_headers(&headers, keep_cookies), body, trailers)
+    let headers = stored_headers(&headers, keep_cookies);
+    let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, keep_cookies));
+    Answer::from_parts(status, headers, body, trailers)
 }
 
 fn describe(subject: &Subject, record: &AbandonedRecord) -> Abandoned {
