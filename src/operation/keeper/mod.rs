@@ -162,6 +162,14 @@ impl Keeper {
         self.inner.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Goes on with what another runtime left when it ended, if there is anything.
+    pub(super) fn resume(&self) {
+        let left = self.schedule().left();
+        if !left.is_clean() {
+            self.start_task();
+        }
+    }
+
     /// Starts the task of this runtime, unless it runs already. Outside of a runtime there is none;
     /// what was kept waits for the task of another, or for the next grant.
     fn start_task(&self) {
