@@ -7,6 +7,7 @@ mod deliveries;
 mod durations;
 mod fake_redis;
 mod framing;
+mod late_claims;
 mod operations;
 mod overload;
 mod places;
