@@ -7,9 +7,10 @@ use tower_layer::Layer;
 use crate::{
     operation::{Drained, Shared},
     record::Secret,
-    rule::Rules,
+    rule::{Rule, Rules},
     service::Idempotency,
     store::Store,
+    usage::Usage,
 };
 
 /// Runs each operation of the services it is put around once, and answers every other delivery from
@@ -49,6 +50,7 @@ pub struct IdempotencyLayer {
 pub(crate) struct Configuration {
     pub(crate) shared: Arc<Shared>,
     pub(crate) rules: Rules,
+    pub(crate) usage: Arc<Usage>,
 }
 
 impl IdempotencyLayer {
@@ -60,7 +62,9 @@ impl IdempotencyLayer {
     #[track_caller]
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
         let shared = Arc::new(Shared::new(Arc::new(store)));
-        Self { configuration: Arc::new(Configuration { shared, rules: rules.into() }) }
+        let rules = rules.into();
+        let usage = Arc::new(Usage::new(&rules));
+        Self { configuration: Arc::new(Configuration { shared, rules, usage }) }
     }
 
     /// Makes record keys and fingerprints unguessable for whoever reads the store without knowing
@@ -74,8 +78,29 @@ impl IdempotencyLayer {
     pub fn secret(self, secret: &[u8; 32]) -> Self {
         let mut shared = (*self.configuration.shared).clone();
         shared.secret = Some(Secret::new(secret));
-        let rules = self.configuration.rules.clone();
-        Self { configuration: Arc::new(Configuration { shared: Arc::new(shared), rules }) }
+        let Configuration { rules, usage, .. } = &*self.configuration;
+        let (shared, rules, usage) = (Arc::new(shared), rules.clone(), usage.clone());
+        Self { configuration: Arc::new(Configuration { shared, rules, usage }) }
+    }
+
+    /// The rules that no request has met since the layer was made: a path with a typing error
+    /// protects nothing, and nobody is told so. Clones count together.
+    ///
+    /// A warning tells of them too: once when 10,000 requests have passed for which there is no rule, and
+    /// once in [`drain`](Self::drain), if any request came at all.
+    ///
+    /// # Example: after a test of the whole app
+    ///
+    /// ```
+    /// use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, Rule, json};
+    ///
+    /// let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId"))).path("/fulfill");
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), rule);
+    /// // .. the app is tested here, and has a route /fulfil ..
+    /// assert_eq!(layer.unused_rules()[0].name(), "fulfil");
+    /// ```
+    pub fn unused_rules(&self) -> Vec<&Rule> {
+        self.configuration.usage.unused(&self.configuration.rules).collect()
     }
 
     /// Ends gracefully: call it once the server has stopped accepting.
@@ -103,6 +128,7 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     pub async fn drain(&self, within: Duration) -> Drained {
+        self.configuration.usage.drain(&self.configuration.rules);
         self.configuration.shared.keeper.drain(within).await
     }
 }

@@ -86,6 +86,7 @@
 //!
 //! * [`IdempotencyLayer`], [`Rule`] and [`Policy`]: what is protected, and how.
 //! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
+//! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
@@ -99,8 +100,9 @@
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
+//! | `serde` | `Rules` from a configuration file, in any format that serde reads |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
-//! | `xml` | `xml(..)`: identities and fields in XML bodies |
+//! | `xml` | `xml(..)`: identities and fields in XML bodies; WeChat Pay v2 |
 //!
 //! The lowest Rust version is 1.88.
 
@@ -109,6 +111,8 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "serde")]
+mod config;
 mod fingerprint;
 mod future;
 mod identity;
@@ -122,16 +126,20 @@ pub mod problems;
 mod record;
 mod refusal;
 mod rule;
+pub mod sender;
 mod service;
 pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+mod usage;
 mod verify;
 
 #[cfg(feature = "axum")]
 pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
+#[cfg(feature = "serde")]
+pub use config::{Registry, RulesConfig};
 pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{

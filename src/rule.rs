@@ -1,5 +1,7 @@
 //! Which requests are protected, and by which policy.
 
+mod describe;
+
 use std::{borrow::Cow, collections::HashMap, error::Error, fmt, sync::Arc};
 
 use http::Method;
@@ -181,15 +183,21 @@ impl Rules {
 
     /// The rule for a request with this method and raw path, if there is one.
     pub fn find(&self, method: &Method, path: &str) -> Option<&Rule> {
-        self.matching(method, path).map(|rule| &**rule)
+        self.matching(method, path).map(|(_, rule)| &**rule)
     }
 
-    pub(crate) fn matching(&self, method: &Method, path: &str) -> Option<&Arc<Rule>> {
+    /// The rules, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Rule> {
+        self.rules.iter().map(|rule| &**rule)
+    }
+
+    /// The rule for a request, with its place among the others.
+    pub(crate) fn matching(&self, method: &Method, path: &str) -> Option<(usize, &Arc<Rule>)> {
         // A pattern is more specific than none.
         self.of_pattern(method, path).or_else(|| self.taking(&self.anywhere, method))
     }
 
-    fn of_pattern(&self, method: &Method, path: &str) -> Option<&Arc<Rule>> {
+    fn of_pattern(&self, method: &Method, path: &str) -> Option<(usize, &Arc<Rule>)> {
         if self.by_pattern.is_empty() {
             return None;
         }
@@ -197,8 +205,9 @@ impl Rules {
         self.taking(&self.by_pattern[*found.value], method)
     }
 
-    fn taking(&self, places: &[usize], method: &Method) -> Option<&Arc<Rule>> {
-        places.iter().map(|place| &self.rules[*place]).find(|rule| rule.takes(method))
+    fn taking(&self, places: &[usize], method: &Method) -> Option<(usize, &Arc<Rule>)> {
+        let mut rules = places.iter().map(|place| (*place, &self.rules[*place]));
+        rules.find(|(_, rule)| rule.takes(method))
     }
 
     fn group_of(&mut self, rule: &Rule, pattern: &str) -> Result<usize, RuleError> {
@@ -264,7 +273,7 @@ pub struct RuleError {
 }
 
 impl RuleError {
-    fn new(message: impl Into<String>) -> Self {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
     }
 }

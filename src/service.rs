@@ -26,8 +26,8 @@ use crate::{
 /// to the inner service untouched. Of every other the body is read whole first.
 ///
 /// It is ready when the inner service is. While a body is read, and while a request waits for another's
-/// run, it holds no reservation of the inner service: that is asked for readiness again before the
-/// claim, and is not asked again where an answer is replayed.
+/// run, it holds no reservation of the inner service: that is asked for readiness again before each
+/// claim, so that what cannot be served now claims nothing.
 ///
 /// # Errors
 ///
@@ -90,8 +90,12 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let rules = &self.configuration.rules;
         let rule = match rules.matching(request.method(), request.uri().path()) {
-            Some(rule) if !opens_a_tunnel(&request) => rule.clone(),
+            Some((place, rule)) if !opens_a_tunnel(&request) => {
+                self.configuration.usage.hit(place);
+                rule.clone()
+            }
             _ => {
+                self.configuration.usage.pass(rules);
                 let request = request.map(RequestBody::untouched);
                 return ResponseFuture::untouched(self.inner.call(request));
             }

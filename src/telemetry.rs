@@ -11,6 +11,7 @@ use tracing::{Span, debug, error, field::Empty, info_span, warn};
 use crate::{
     operation::Subject,
     record::{Fence, Grant, RecordKey, State, Unreadable},
+    rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
 };
 
@@ -49,6 +50,17 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
     );
 }
 
+/// No request has met a rule.
+pub(crate) fn rule_never_hit(rule: &Rule, passed: u64) {
+    warn!(
+        rule = rule.name(),
+        path = rule.pattern(),
+        passed,
+        "rule never hit: requests came, and none of them was this rule's, so that it may protect \
+         nothing: hold its path and methods against the requests' with Rules::find"
+    );
+}
+
 /// An identity came again with something else.
 pub(crate) fn mismatch(subject: &Subject, fields: Option<&[String]>) {
     warn!(
@@ -74,11 +86,12 @@ pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
 }
 
 /// The end of an execution is not known.
-pub(crate) fn outcome_uncertain(subject: &Subject, attempt: u32, why: &str) {
+pub(crate) fn outcome_uncertain(subject: &Subject, grant: &Grant, why: &str) {
     warn!(
         rule = subject.rule.name(),
-        key = subject.record.digest(),
-        attempt,
+        key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
+        attempt = grant.attempt,
         why,
         "outcome uncertain: the execution ended in a way that does not tell whether it happened; \
          its key is abandoned: find out whether it happened, then settle it"
@@ -93,6 +106,7 @@ pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
     };
     error!(
         key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         fence = grant.fence.get(),
         doing,
@@ -117,6 +131,7 @@ pub(crate) fn not_stored(grant: &Grant, error: &StoreError) {
 pub(crate) fn never_stored(grant: &Grant, why: &'static str) {
     error!(
         key = grant.key.digest(),
+        label = ?String::from_utf8_lossy(&grant.label),
         attempt = grant.attempt,
         why,
         "answer never stored: the operation was executed, but its record does not say so; its key \

@@ -267,6 +267,53 @@ async fn the_hyper_service_sells_a_ticket_once_and_stops_on_ctrl_c() {
     service.stop(Signal::SIGINT);
 }
 
+/// The `curl` call of a delivery that is signed now.
+async fn signed_delivery(client: Client, id: &str, body: &str) -> String {
+    let output = run("signed", &["sign", &client.0.to_string(), id, body]).await;
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout).trim().replace(&client.0.to_string(), "127.0.0.1:8080")
+}
+
+#[tokio::test]
+async fn a_signed_notification_runs_once_and_what_is_not_signed_claims_nothing() {
+    let service = Served::start("signed", &["serve", "127.0.0.1:0"]);
+    let body = r#"{"orderId":"O-1","amount":960}"#;
+    let first = signed_delivery(service.client, "msg_1", body).await;
+    let (from, at) = first.split_once("webhook-timestamp: ").unwrap();
+    let (timestamp, rest) = at.split_once('\'').unwrap();
+    let long_ago = timestamp.parse::<u64>().unwrap() - 301;
+    let forged = [
+        (first.replace(":960}", ":9600}"), "has no signature that is right"),
+        (first.replace("msg_1", "msg_2"), "has no signature that is right"),
+        (first.replace("v1,", "v2,"), "has no signature that is right"),
+        (first.replace("webhook-signature", "x"), "is missing"),
+        (first.replace("webhook-timestamp: ", "webhook-timestamp: x"), "is no time"),
+        (format!("{from}webhook-timestamp: {long_ago}'{rest}"), "too far from this server's clock"),
+    ];
+    for (forged, wrong) in &forged {
+        let (status, headers, answer) = curl(service.client, forged).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{forged}");
+        assert_eq!(headers["content-type"], "application/problem+json");
+        assert!(answer.contains(wrong), "{answer}");
+    }
+    // None of them has claimed the message, and a redelivery is signed anew.
+    let redelivered = signed_delivery(service.client, "msg_1", body).await;
+    let other = signed_delivery(service.client, "msg_2", body).await;
+    for (delivery, parcel, replayed) in [
+        (&first, "parcel 1\n", false),
+        (&redelivered, "parcel 1\n", true),
+        (&other, "parcel 2\n", false),
+    ] {
+        let (status, headers, answer) = curl(service.client, delivery).await;
+        assert_eq!((status, answer.as_str()), (StatusCode::OK, parcel));
+        assert_eq!(is_replay(&headers), replayed);
+    }
+    // Who cannot sign does not learn that it is known.
+    let (status, headers, _) = curl(service.client, &forged[0].0).await;
+    assert_eq!((status, is_replay(&headers)), (StatusCode::UNAUTHORIZED, false));
+    service.stop(Signal::SIGTERM);
+}
+
 const README: &str = include_str!("../README.md");
 
 /// The lines of the README's code that begin so.
@@ -331,4 +378,67 @@ async fn the_curl_calls_of_the_readme_charge_once() {
     }
     let (_, _, charged) = curl(shop.client, charges).await;
     assert_eq!(charged, r#"[{"orderId":"O-1","notifyId":"N-1","amount":960}]"#);
+}
+
+#[tokio::test]
+async fn the_configured_app_protects_each_route_as_its_file_says() {
+    let app = Served::start("configured", &["serve", "127.0.0.1:0"]);
+    let pay = |tenant: &'static str, body: &'static str| {
+        let request = Request::post("/payments").header("Idempotency-Key", "\"p-1\"");
+        app.client.send(request.header("X-Tenant", tenant), body.to_owned())
+    };
+    let (status, headers, first) = pay("acme", "960").await;
+    assert_eq!((status, is_replay(&headers)), (StatusCode::OK, false));
+    let (_, headers, again) = pay("acme", "960").await;
+    assert_eq!((again, is_replay(&headers)), (first.clone(), true));
+    let (_, headers, other) = pay("other", "960").await;
+    assert!(other != first && !is_replay(&headers), "another tenant's key is another key");
+    assert_eq!(pay("acme", "1").await.0, StatusCode::UNPROCESSABLE_ENTITY);
+
+    let fulfil = |body: &'static str| {
+        let request = Request::post("/fulfil/callback").header("X-Signature", "valid");
+        app.client.send(request, body.to_owned())
+    };
+    let body = r#"{"notifyId": "n-1", "orderId": 1, "status": "PAID", "amount": 960}"#;
+    let (status, _, first) = fulfil(body).await;
+    assert_eq!(status, StatusCode::OK);
+    let renamed = r#"{"notifyId": "n-2", "orderId": 1, "status": "PAID", "amount": 960}"#;
+    let (_, headers, again) = fulfil(renamed).await;
+    assert_eq!((again, is_replay(&headers)), (first, true), "a new id of the same event");
+    let unsigned = app.client.send(Request::post("/fulfil/callback"), body.to_owned()).await;
+    assert_eq!(unsigned.0, StatusCode::UNAUTHORIZED);
+
+    let notification = "notify_id=1&out_trade_no=2&trade_status=TRADE_SUCCESS&total_amount=9.60";
+    for replayed in [false, true] {
+        let request = Request::post("/alipay/notify");
+        let (_, headers, answer) = app.client.send(request, notification.to_owned()).await;
+        assert_eq!((answer.as_str(), is_replay(&headers)), ("success", replayed));
+    }
+    for _ in 0..2 {
+        let (status, headers, _) = app.client.send(Request::get("/health"), String::new()).await;
+        assert_eq!((status, is_replay(&headers)), (StatusCode::OK, false));
+    }
+    app.stop(Signal::SIGTERM);
+}
+
+#[tokio::test]
+async fn the_readme_publishes_what_the_rules_of_the_example_say() {
+    let output = run("configured", &["describe"]).await;
+    assert!(output.status.success(), "{output:?}");
+    let said = text(&output.stdout);
+    assert_eq!(said.trim_end().split("\n\n").count(), 4);
+    let (first, _) = said.split_once("\n\n").unwrap();
+    let quoted: Vec<_> = README.lines().filter_map(|line| line.strip_prefix("> ")).collect();
+    assert_eq!(quoted.join(" "), first);
+
+    // What the README shows of the file is in it.
+    let file = include_str!("../examples/configured.toml");
+    let shown = README.split("```toml\n").nth(1).unwrap().split("\n```").next().unwrap();
+    assert!(shown.lines().count() > 15);
+    for line in shown.lines() {
+        assert!(file.lines().any(|of_file| of_file == line), "{line}");
+    }
+    let wrong = run("configured", &[]).await;
+    assert!(!wrong.status.success());
+    assert!(text(&wrong.stderr).contains("usage: configured describe"), "{wrong:?}");
 }

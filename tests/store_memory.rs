@@ -33,6 +33,7 @@ groups!(
     unknown_told_again_counts_every_grant,
     fingerprint_first,
     f14_bound_fingerprint_survives,
+    f15_another_principal_takes_nothing_over,
     what_was_lost_is_written_again,
     f5_an_older_state_is_written_over,
     f7_a_living_owner_comes_back,

@@ -20,14 +20,14 @@ The first form measures CPU time; build it with --release.
   --check          the smallest run that shows that everything works; its figures say nothing
   --cell NAME --requests N
                    send so many requests to one cell, such as memory/first/layer, and measure
-                   nothing
+                   nothing: for a profiler. A cell on Redis needs --redis
   --help           print this";
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command {
     Measure(Measure),
     Instructions,
-    Send { cell: Cell, requests: u64 },
+    Send { cell: Cell, requests: u64, redis: Option<String>, tasks: usize },
     Help,
 }
 
@@ -69,7 +69,10 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
         }
     }
     Ok(match cell {
-        Some(cell) => Command::Send { cell, requests },
+        Some(cell) => {
+            let Measure { redis, tasks, .. } = measure;
+            Command::Send { cell, requests, redis, tasks }
+        }
         None => Command::Measure(measure),
     })
 }
@@ -92,7 +95,7 @@ mod tests {
     #[test]
     fn every_cell_can_be_named() {
         let sent = read("--cell memory/first/layer --requests 7").unwrap();
-        let Command::Send { cell, requests: 7 } = sent else { panic!("{sent:?}") };
+        let Command::Send { cell, requests: 7, .. } = sent else { panic!("{sent:?}") };
         assert_eq!(cell.to_string(), "memory/first/layer");
         assert!(read("--cell memory/first/none").unwrap_err().contains("is no cell"));
     }

@@ -38,10 +38,18 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Help => println!("{}", arguments::USAGE),
         Command::Instructions => println!("{}", instructions::table()?),
-        Command::Send { cell, .. } if cell.store == Store::Redis => {
-            return Err("--cell is for cells in memory".into());
+        Command::Send { cell, requests, redis, tasks } => {
+            if cell.store == Store::Redis && redis.is_none() {
+                return Err("a cell on Redis needs --redis URL".into());
+            }
+            runtime.block_on(async {
+                let redis = match &redis {
+                    Some(url) => Some(RedisInfo::connect(url).await),
+                    None => None,
+                };
+                send(cell, requests, redis.as_ref(), tasks).await;
+            });
         }
-        Command::Send { cell, requests } => runtime.block_on(send(cell, requests)),
         Command::Measure(measure) => runtime.block_on(tables(measure)),
     }
     Ok(())

@@ -190,14 +190,16 @@ async fn one(app: &Router, request: Request<Body>, told: &mut Told) {
 }
 
 /// Sends so many requests to one app and measures nothing, for whoever measures from outside.
-pub async fn send(cell: Cell, requests: u64) {
-    let plan = Plan { time: Duration::ZERO, batch: 1, tasks: 1 };
-    let mut bench = Bench::new(cell, plan, None, 1).await;
+pub async fn send(cell: Cell, requests: u64, redis: Option<&RedisInfo>, tasks: usize) {
+    let plan = Plan { time: Duration::ZERO, batch: 1, tasks };
+    let run = std::process::id() << 4;
+    let mut bench = Bench::new(cell, plan, redis, run).await;
     // Built ahead, so that the cost of building is alike whatever is sent.
-    let requests = cell.requests(1, bench.sent, requests);
+    let requests = cell.requests(run, bench.sent, requests);
     bench.sent += requests.len() as u64;
     let count = requests.len() as u64;
-    expect(&cell, drive(&bench.app, requests, 1).await, count);
+    let tasks = if cell.store == Store::Redis { tasks } else { 1 };
+    expect(&cell, drive(&bench.app, requests, tasks).await, count);
 }
 
 /// The CPU time of this process so far, all of its threads and the kernel's work for it included.

@@ -49,6 +49,21 @@ impl AnyField {
     }
 }
 
+#[cfg(feature = "serde")]
+impl Field for AnyField {
+    fn value(&self, from: &Input<'_>) -> Result<Option<FieldValue>, Refusal> {
+        self.0.value(from)
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.0.fits_pattern(pattern)
+    }
+}
+
 impl Compared {
     /// Why this cannot be compared, and the mend.
     pub(crate) fn wrong(&self) -> Option<String> {

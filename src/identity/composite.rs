@@ -91,3 +91,37 @@ composite!(A 0, B 1);
 composite!(A 0, B 1, C 2);
 composite!(A 0, B 1, C 2, D 3);
 composite!(A 0, B 1, C 2, D 3, E 4);
+
+/// As many as a configuration names, together.
+#[cfg(feature = "serde")]
+pub(crate) struct Several(Vec<super::AnySource>);
+
+#[cfg(feature = "serde")]
+impl Several {
+    pub(crate) fn new(parts: Vec<super::AnySource>) -> Self {
+        Self(parts)
+    }
+
+    fn parts(&self) -> Vec<&dyn Source> {
+        self.0.iter().map(|part| part as &dyn Source).collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl Source for Several {
+    fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
+        join(from, &self.parts(), &self.describe())
+    }
+
+    fn reads_body(&self) -> bool {
+        self.0.iter().any(super::AnySource::reads_body)
+    }
+
+    fn describe(&self) -> String {
+        enumerate(&self.parts())
+    }
+
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.0.iter().try_for_each(|part| part.fits_pattern(pattern))
+    }
+}

@@ -51,10 +51,14 @@ pub struct Each<S> {
 /// ```
 #[track_caller]
 pub fn each<S>(pointer: &str, inner: S) -> Each<S> {
-    Each { array: json(pointer), inner }
+    Each::of(json(pointer), inner)
 }
 
 impl<S> Each<S> {
+    pub(crate) fn of(array: Json, inner: S) -> Self {
+        Self { array, inner }
+    }
+
     pub(crate) fn inner(&self) -> &S {
         &self.inner
     }
@@ -101,7 +105,7 @@ impl<S> Each<S> {
 
 impl<S: Source> Source for Each<S> {
     fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        let mut all = All::default();
+        let mut all = Joined::default();
         let found = self.visit(from, |_, item| match self.inner.read(item)? {
             Some(identity) if !identity.as_bytes().is_empty() => {
                 all.push(&identity);
@@ -128,14 +132,14 @@ impl<S: Source> Source for Each<S> {
 
 /// The identities so far: as they are while they are short, and hashed.
 #[derive(Default)]
-struct All {
+pub(crate) struct Joined {
     joined: Vec<u8>,
     items: usize,
     hasher: Option<Box<blake3::Hasher>>,
 }
 
-impl All {
-    fn push(&mut self, identity: &Identity) {
+impl Joined {
+    pub(crate) fn push(&mut self, identity: &Identity) {
         composite::append(&mut self.joined, self.items == 0, identity);
         self.items += 1;
         if self.joined.len() > IDENTITY_BYTES_AT_MOST || self.hasher.is_some() {
@@ -145,7 +149,7 @@ impl All {
         }
     }
 
-    fn identity(self) -> Identity {
+    pub(crate) fn identity(self) -> Identity {
         match self.hasher {
             None => Identity::new(self.joined),
             // Items never begin so: a `\` of theirs is followed by another, or by a `,`.

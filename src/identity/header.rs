@@ -156,6 +156,12 @@ impl Source for Header {
     fn describe(&self) -> String {
         format!("header {}", self.shown)
     }
+
+    fn syntax(&self) -> Option<String> {
+        let quotes = if self.strict { "" } else { "; the quotes may be left out" };
+        let name = &self.shown;
+        Some(format!("a structured-field string (RFC 9651), `{name}: \"{EXAMPLE}\"`{quotes}"))
+    }
 }
 
 /// Visible ASCII, without what separates values, parameters and strings from each other.

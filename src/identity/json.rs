@@ -48,8 +48,8 @@ pub struct Json {
 /// ```
 #[track_caller]
 pub fn json(pointer: &str) -> Json {
-    match parse_pointer(pointer) {
-        Ok(path) => Json { pointer: pointer.to_owned(), path },
+    match Json::parse(pointer) {
+        Ok(json) => json,
         Err(mend) => panic!("json({pointer:?}): {mend}"),
     }
 }
@@ -68,6 +68,12 @@ impl Source for Json {
 }
 
 impl Json {
+    /// The field at this pointer, or why it is none, and the mend.
+    pub(crate) fn parse(pointer: &str) -> Result<Self, String> {
+        let path = parse_pointer(pointer)?;
+        Ok(Self { pointer: pointer.to_owned(), path })
+    }
+
     /// The pointer's reference tokens, unescaped.
     pub(crate) fn path(&self) -> &[String] {
         &self.path
@@ -194,7 +200,7 @@ fn parse_pointer(pointer: &str) -> Result<Vec<String>, String> {
         return Ok(Vec::new());
     }
     let Some(tokens) = pointer.strip_prefix('/') else {
-        return Err(format!("a JSON Pointer begins with `/`; write json(\"/{pointer}\")"));
+        return Err(format!("a JSON Pointer begins with `/`; write \"/{pointer}\""));
     };
     tokens.split('/').map(unescape).collect()
 }

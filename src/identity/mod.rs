@@ -18,6 +18,9 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::{header::CONTENT_ENCODING, request::Parts};
 
+#[cfg(feature = "serde")]
+pub(crate) use composite::Several;
+pub(crate) use each::Joined;
 pub use each::{Each, each};
 pub use extension::{Extension, extension};
 pub use form::{Form, form};
@@ -168,6 +171,13 @@ pub trait Source: Send + Sync + 'static {
         "the identity".to_owned()
     }
 
+    /// How it is written, besides that it has 1 to 255 bytes, for
+    /// [`Rules::describe`](crate::Rules::describe): of a header `a structured-field string`. By default
+    /// there is nothing to say.
+    fn syntax(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it can be read where the rule has this path pattern. A rule for which it cannot is an
     /// error when it is added to the rules.
     ///
@@ -192,6 +202,30 @@ where
 /// A source as a policy holds it.
 #[derive(Clone)]
 pub(crate) struct AnySource(Arc<dyn Source>);
+
+/// As it is inside: whoever holds the whole identity checks its length.
+#[cfg(feature = "serde")]
+impl Source for AnySource {
+    fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
+        self.0.read(from)
+    }
+
+    fn reads_body(&self) -> bool {
+        self.0.reads_body()
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn syntax(&self) -> Option<String> {
+        self.0.syntax()
+    }
+
+    fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
+        self.0.fits_pattern(pattern)
+    }
+}
 
 impl AnySource {
     pub(crate) fn new(source: impl Source) -> Self {
@@ -220,6 +254,10 @@ impl AnySource {
 
     pub(crate) fn describe(&self) -> String {
         self.0.describe()
+    }
+
+    pub(crate) fn syntax(&self) -> Option<String> {
+        self.0.syntax()
     }
 
     pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {

@@ -51,12 +51,10 @@ pub struct Xml {
 #[track_caller]
 pub fn xml(path: impl Into<String>) -> Xml {
     let path = path.into();
-    let names = path.strip_prefix('/').unwrap_or_default();
-    assert!(
-        names.split('/').all(|name| !name.is_empty()),
-        "xml({path:?}): give the path of an element from the root, such as \"/xml/out_trade_no\""
-    );
-    Xml { path }
+    match Xml::parse(&path) {
+        Ok(xml) => xml,
+        Err(mend) => panic!("xml({path:?}): {mend}"),
+    }
 }
 
 impl Source for Xml {
@@ -70,6 +68,16 @@ impl Source for Xml {
 }
 
 impl Xml {
+    /// The element at this path, or how a path is written.
+    pub(crate) fn parse(path: &str) -> Result<Self, String> {
+        let names = path.strip_prefix('/').unwrap_or_default();
+        if names.split('/').any(str::is_empty) {
+            return Err("give the path of an element from the root, such as \"/xml/out_trade_no\""
+                .to_owned());
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
     /// The bytes in the element.
     pub(crate) fn find(&self, from: &Input<'_>) -> Result<Option<Bytes>, Refusal> {
         let path: Vec<&str> = self.path.split('/').skip(1).collect();

@@ -28,6 +28,7 @@ pub(super) struct Prepared<B> {
 }
 
 /// What becomes of a request before anything is claimed.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, which a box would cost more than")]
 pub(super) enum Door<B> {
     Claim(Prepared<B>),
     /// To the inner service, as it is.
@@ -74,6 +75,9 @@ where
         if let Some(plain) = &plain {
             head.extensions.insert(Deciphered(plain.clone()));
         }
+    }
+    if let Some(plain) = &plain {
+        head.extensions.insert(Deciphered(plain.clone()));
     }
     let read = input(rule, &head, plain.as_ref().unwrap_or(&whole.data), &whole.data);
     let Some(delivery) = identity(rule, &read)? else {

@@ -147,8 +147,9 @@ fn is_never_stored(name: &HeaderName) -> bool {
         // Of one caller.
         | "www-authenticate" | "authentication-info"
         // Of one request and its trace.
-        | "traceparent" | "tracestate" | "baggage" | "b3" | "request-id" | "x-request-id"
-        | "x-correlation-id" | "x-amzn-trace-id" | "x-cloud-trace-context"
+        | "traceparent" | "tracestate" | "traceresponse" | "baggage" | "b3" | "uber-trace-id"
+        | "x-amzn-trace-id" | "x-cloud-trace-context" | "request-id" | "x-request-id"
+        | "x-correlation-id"
         | "idempotent-replayed"
     ) || name.starts_with("proxy-")
         || name.starts_with("access-control-")

@@ -113,7 +113,7 @@ impl Settlement {
 
     /// Gives the grant up: nobody knows whether it happened.
     pub(super) async fn uncertain(&self, why: &str) {
-        telemetry::outcome_uncertain(&self.subject, self.grant.attempt, why);
+        telemetry::outcome_uncertain(&self.subject, &self.grant, why);
         self.release(Reason::Unknown).await;
     }
 

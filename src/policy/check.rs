@@ -98,8 +98,10 @@ fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Policy
 
 #[cfg(test)]
 mod tests {
+    use http::Method;
+
     use super::*;
-    use crate::Scope;
+    use crate::{Scope, policy::OnAbandoned};
 
     fn error(policy: &Policy) -> String {
         policy.check().unwrap_err().to_string()
@@ -109,6 +111,29 @@ mod tests {
     fn the_defaults_can_work() {
         assert_eq!(Policy::api(Scope::everyone()).check(), Ok(()));
         assert_eq!(Policy::webhook(crate::json("/id")).check(), Ok(()));
+    }
+
+    /// Whoever changes a default changes what is promised: it stands in the documentation of each
+    /// setter and in the table of `Policy`.
+    #[test]
+    fn the_defaults_are_those_that_are_documented() {
+        let (secs, day) = (Duration::from_secs, Duration::from_secs(24 * 60 * 60));
+        let api = Policy::api(Scope::everyone());
+        let webhook = Policy::webhook(crate::json("/id"));
+        for (policy, retention) in [(&api, day), (&webhook, 7 * day)] {
+            let times = (policy.lease, policy.retention, policy.hold, policy.longest_run());
+            assert_eq!(times, (secs(30), retention, 7 * day, secs(300)));
+            let calls = (policy.call_within, policy.claim_within, policy.wait);
+            assert_eq!(calls, (Duration::from_millis(500), Duration::from_millis(1500), secs(0)));
+            let sizes = (policy.body_limit, policy.body_within, policy.answer_limit);
+            assert_eq!(sizes, (1024 * 1024, secs(30), 1024 * 1024));
+            assert!(matches!(policy.on_abandoned, OnAbandoned::Refuse));
+            assert!(!(policy.optional || policy.run_unprotected));
+            assert!(!(policy.keep_cookies || policy.private_label));
+        }
+        assert_eq!(api.methods(), [Method::POST, Method::PATCH]);
+        assert_eq!(webhook.methods(), [Method::POST]);
+        assert_eq!(api.lease(secs(6)).longest_run(), secs(60), "ten leases, whatever they are");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod check;
 mod choices;
+mod comparison;
 mod outcome;
 mod scope;
 
@@ -58,9 +59,9 @@ pub(crate) enum OnAbandoned {
     Resolve(Arc<dyn DynResolver>),
 }
 
-type KeepIf = Arc<dyn Fn(&Answer) -> bool + Send + Sync>;
-type OnMismatch = Arc<dyn Fn(&Mismatch) + Send + Sync>;
-type RefuseWith = Arc<dyn Fn(&Refusal) -> Option<Answer> + Send + Sync>;
+pub(crate) type KeepIf = Arc<dyn Fn(&Answer) -> bool + Send + Sync>;
+pub(crate) type OnMismatch = Arc<dyn Fn(&Mismatch) + Send + Sync>;
+pub(crate) type RefuseWith = Arc<dyn Fn(&Refusal) -> Option<Answer> + Send + Sync>;
 
 /// What a rule does with the requests it matches: every choice, with its default.
 ///
@@ -113,7 +114,7 @@ pub struct Policy {
     pub(crate) business_key: Option<AnySource>,
     pub(crate) compared: Compared,
     pub(crate) verify: Option<AnyVerify>,
-    on_mismatch: Option<OnMismatch>,
+    pub(crate) on_mismatch: Option<OnMismatch>,
     pub(crate) wait: Duration,
     pub(crate) call_within: Duration,
     pub(crate) claim_within: Duration,
@@ -125,12 +126,12 @@ pub struct Policy {
     pub(crate) body_within: Duration,
     pub(crate) answer_limit: usize,
     statuses: Statuses,
-    keep_if: Option<KeepIf>,
+    pub(crate) keep_if: Option<KeepIf>,
     pub(crate) on_abandoned: OnAbandoned,
     pub(crate) run_unprotected: bool,
     pub(crate) keep_cookies: bool,
     pub(crate) private_label: bool,
-    refuse_with: Option<RefuseWith>,
+    pub(crate) refuse_with: Option<RefuseWith>,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -213,15 +214,46 @@ impl Policy {
     }
 }
 
+/// Every choice; of a hook only that there is one.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
             .field("profile", &self.profile)
             .field("identity", &self.identity)
+            .field("syntax", &self.identity.syntax())
+            .field("optional", &self.optional)
             .field("scope", &self.scope)
+            .field("business_key", &self.business_key)
+            .field("compared", &self.compared)
+            .field("verify", &self.verify.is_some())
+            .field("on_mismatch", &self.on_mismatch.is_some())
+            .field("refuse_with", &self.refuse_with.is_some())
+            .field("keep_if", &self.keep_if.is_some())
+            .field("wait", &self.wait)
+            .field("call_within", &self.call_within)
+            .field("claim_within", &self.claim_within)
             .field("lease", &self.lease)
             .field("retention", &self.retention)
             .field("hold", &self.hold)
-            .finish_non_exhaustive()
+            .field("max_run", &self.longest_run())
+            .field("body_limit", &self.body_limit)
+            .field("body_within", &self.body_within)
+            .field("answer_limit", &self.answer_limit)
+            .field("statuses", &self.statuses)
+            .field("on_abandoned", &self.on_abandoned)
+            .field("run_unprotected", &self.run_unprotected)
+            .field("keep_cookies", &self.keep_cookies)
+            .field("private_label", &self.private_label)
+            .finish()
+    }
+}
+
+impl fmt::Debug for OnAbandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refuse => "Refuse",
+            Self::Rerun => "Rerun",
+            Self::Resolve(_) => "Resolve",
+        })
     }
 }

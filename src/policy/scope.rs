@@ -55,6 +55,23 @@ impl Scope {
         })
     }
 
+    /// Whose keys are whose, after `Keys`, as clients read it.
+    pub(crate) fn describe(&self) -> String {
+        match &self.0 {
+            Kind::Everyone => "are shared by all callers".to_owned(),
+            Kind::Header(name) => format!("belong to whom the header `{name}` names"),
+            Kind::Extension { type_name, .. } => {
+                // Where the type is defined says nothing to a client.
+                let (path, arguments) = match type_name.split_once('<') {
+                    Some((path, arguments)) => (path, format!("<{arguments}")),
+                    None => (*type_name, String::new()),
+                };
+                let name = path.rsplit("::").next().unwrap_or(path);
+                format!("belong to the caller's `{name}{arguments}`")
+            }
+        }
+    }
+
     /// The scope of this request; empty for everyone.
     pub(crate) fn read(&self, head: &Parts) -> Result<Bytes, Refusal> {
         match &self.0 {

@@ -2,23 +2,29 @@
 
 mod dynamic;
 mod error;
+mod issue;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod resolve;
+mod scan;
 mod transition;
 
 use std::{future::Future, sync::Arc};
 
 pub(crate) use dynamic::{BoxFuture, DynStore};
 pub use error::{StoreError, StoreErrorKind};
+pub use issue::{Issue, Issued};
 pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
+pub use resolve::{Resolve, Resolved, Verdict};
+pub use scan::{Cursor, Listed, Page};
 pub use transition::{
-    AbandonedRecord, Alias, Claim, Claimed, Completed, Cursor, InProgress, Issue, Issued, Kept,
-    Listed, Page, Reason, Release, Resolve, Resolved, Takeover, Verdict, Written,
+    AbandonedRecord, Alias, Claim, Claimed, Completed, InProgress, Kept, Reason, Release, Takeover,
+    Written,
 };
 
 use crate::record::Grant;

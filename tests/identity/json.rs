@@ -195,7 +195,7 @@ fn what_reads_the_body_says_so() {
 }
 
 #[test]
-#[should_panic(expected = "a JSON Pointer begins with `/`; write json(\"/notifyId\")")]
+#[should_panic(expected = "a JSON Pointer begins with `/`; write \"/notifyId\"")]
 fn a_pointer_without_its_slash_is_refused_where_the_policy_is_built() {
     let _ = json("notifyId");
 }

@@ -129,6 +129,19 @@ async fn the_label_shows_the_identity_unless_it_is_private() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_label_has_256_bytes_at_most_however_long_name_and_identity_are() {
+    // Up to the bound it is whole; beyond it is cut.
+    for (name, identity) in [(1, 253), (1, 254), (1, 255), (300, 255)] {
+        let (name, identity) = ("r".repeat(name), "k".repeat(identity));
+        let whole = format!("{name} {identity}");
+        let rule = Rule::new(name, api());
+        let house = House::of(MemoryStore::new(), rule, |_| async { text(504, "") });
+        house.send(&identity).await.is_executed();
+        assert_eq!(house.record().await.label, whole.as_bytes()[..whole.len().min(256)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn cookies_are_replayed_only_where_that_is_wished() {
     for (policy, kept) in [(api(), 0), (api().keep_cookies(), 2)] {
         let house = House::with(policy, |_| async {

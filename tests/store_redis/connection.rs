@@ -219,7 +219,8 @@ async fn connecting_to_somebody_who_never_answers_ends_after_a_second() {
     let error = RedisStore::connect(&url).await.unwrap_err();
     assert!(is_unanswered(&error), "{error:?}");
     let took = started.elapsed();
-    assert!((Duration::from_millis(900)..Duration::from_millis(1600)).contains(&took), "{took:?}");
+    // A second, and some more for a machine that is busy.
+    assert!((Duration::from_millis(900)..Duration::from_millis(2500)).contains(&took), "{took:?}");
 }
 
 #[test]

@@ -17,11 +17,14 @@ use tower_idempotency::{
 };
 use tower_idempotency_test_support::RedisServer;
 
+/// Key, delivery id and the key for whoever does a step downstream, as a handler saw them.
+type Seen = (String, Option<String>, String);
+
 /// What the shop did, counted outside of the layer.
 #[derive(Clone, Default)]
 struct Shop {
     runs: Arc<Mutex<HashMap<String, u32>>>,
-    seen: Arc<Mutex<Vec<(String, Option<String>, String)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
     mismatches: Arc<Mutex<Vec<Mismatch>>>,
     /// What the next run says of itself.
     next: Arc<Mutex<Option<Outcome>>>,

@@ -2,20 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::{Debug, Write},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU16, Ordering::Relaxed},
     },
 };
 
 use http::{Request, StatusCode};
 use tower_idempotency::{MemoryStore, Policy, Rule, json};
-use tracing::{
-    Event, Id, Metadata, Subscriber,
-    field::{Field, Visit},
-    span::{Attributes, Record},
-};
+use tower_idempotency_test_support::Log;
 
 use crate::app::answering;
 
@@ -73,50 +68,9 @@ fn events_come_from_one_file_alone() {
     assert!(files > 40);
 }
 
-/// Keeps each event of the crate as one text: its level and its fields, the message among them.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-impl Log {
-    fn of(&self, event: &str) -> Vec<String> {
-        let log = self.0.lock().unwrap();
-        log.iter().filter(|line| line.contains(&format!(" message={event}: "))).cloned().collect()
-    }
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {}={value:?}", field.name()).unwrap();
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("tower_idempotency")
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line(event.metadata().level().to_string());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
-    }
-
-    // No span is enabled, so none is ever made.
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 /// What two deliveries of this identity log and are answered, the first of which ends uncertain.
 async fn uncertain_twice(policy: Policy, identity: &str) -> (Log, StatusCode) {
-    let log = Log::default();
-    let _logs = tracing::subscriber::set_default(log.clone());
+    let (log, _guard) = Log::listen();
     let status = Arc::new(AtomicU16::new(504));
     let app = answering(&MemoryStore::new(), Rule::new("fulfil", policy), &status);
     let body = serde_json::json!({ "id": identity }).to_string();
@@ -136,7 +90,7 @@ async fn a_line_break_in_an_identity_makes_no_line_of_its_own() {
     let [abandoned] = &log.of("abandoned")[..] else { panic!("one event") };
     assert!(abandoned.starts_with("WARN ") && abandoned.contains(" attempt=1 "), "{abandoned}");
     assert!(abandoned.contains(r#"label="fulfil N-1\nERROR all is lost""#), "{abandoned}");
-    assert!(log.0.lock().unwrap().iter().all(|line| !line.contains('\n')));
+    assert!(log.all().iter().all(|line| !line.contains('\n')));
     assert_eq!(log.of("outcome uncertain").len(), 1);
 }
 
@@ -145,7 +99,7 @@ async fn a_private_label_shows_no_identity() {
     let policy = Policy::webhook(json("/id")).private_label();
     let (log, _) = uncertain_twice(policy, "user@example.com").await;
     assert_eq!(log.of("abandoned").len(), 1);
-    assert!(log.0.lock().unwrap().iter().all(|line| !line.contains("example.com")));
+    assert!(log.all().iter().all(|line| !line.contains("example.com")));
 }
 
 #[tokio::test]

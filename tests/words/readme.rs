@@ -3,8 +3,14 @@
 use std::{fs, path::Path};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/operations.md"];
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/operations.md",
+    "docs/senders.md",
+];
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(ROOT).join(path)).expect(path)

@@ -69,8 +69,8 @@ struct Inner {
 pub struct Drained {
     /// Handlers that were still running. If the process ends now, their keys are abandoned.
     pub running: usize,
-    /// Answers, releases and claims that the store had not taken or answered. If the process ends now, their keys are
-    /// abandoned.
+    /// Answers, releases and claims that the store had not taken or answered. If the process ends
+    /// now, their keys are abandoned.
     pub unsent: usize,
 }
 

@@ -340,9 +340,9 @@ impl Clock {
     }
 }
 
-/// A time in ms since 1970 fits for the next 290 million years.
+/// A time in ms since 1970 fits for the next 140 million years, with room for what is added.
 fn signed(ms: u64) -> i64 {
-    i64::try_from(ms).unwrap_or(i64::MAX / 2)
+    i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 2)
 }
 
 #[cfg(test)]
@@ -357,6 +357,10 @@ mod tests {
         assert!((1_999_990..2_000_900).contains(&clock.estimate()));
         clock.heard(500_000);
         assert!((499_990..500_900).contains(&clock.estimate()));
+        for absurd in [0, i64::MAX as u64, u64::MAX] {
+            clock.heard(absurd);
+            assert!(clock.estimate() >= 2, "{absurd}");
+        }
     }
 
     #[test]

@@ -358,4 +358,12 @@ mod tests {
         assert_eq!(abandoned(b"6").lapsed, Some(Duration::from_millis(3)));
         assert_eq!(abandoned(b"6").granted, Duration::from_millis(5));
     }
+
+    #[test]
+    fn a_server_whose_clock_is_off_by_ages_breaks_nothing() {
+        let last = u64::MAX.to_string();
+        let fields = [bulk(b"I"), bulk(last.as_bytes()), bulk(b""), bulk(b"7"), bulk(b"4000")];
+        let claimed = claimed(&[&fields[..], &[Value::Int(1)]].concat());
+        assert!(matches!(claimed, Ok(Claimed::InProgress(met)) if met.remaining.is_zero()));
+    }
 }

@@ -9,8 +9,7 @@ use crate::{
     store::{Claim, Reason, Takeover, Written},
 };
 
-/// Another fingerprint is told before anything of the state, which is all that a principal needs (F15):
-/// it is part of the fingerprint. A released key may take another one.
+/// Another fingerprint is told before anything of the state. A released key may take another one.
 pub async fn fingerprint_first<S: Store, W: World>(store: &S, world: &W) {
     let case = Case::new(store, "fingerprint_first");
     let other = || Claim { takeover: Takeover::Any, ..case.with_print(token(), print(2)) };
@@ -47,6 +46,23 @@ pub async fn fingerprint_first<S: Store, W: World>(store: &S, world: &W) {
         |number| Claim { one_time: Some(one_time), ..case.with_print(token(), print(number)) };
     case.mismatch(bring(2)).await;
     case.granted(bring(1)).await;
+}
+
+/// F15: another principal, which is part of the fingerprint, takes over neither what is abandoned nor
+/// what it became; the rightful one does.
+pub async fn f15_another_principal_takes_nothing_over<S: Store, W: World>(store: &S, world: &W) {
+    let case = Case::new(store, "f15_another_principal_takes_nothing_over");
+    let rightful = |takeover| Claim { takeover, ..case.with_print(token(), print(1)) };
+    let other = |takeover| Claim { takeover, ..case.with_print(token(), print(2)) };
+    case.lapsed(world, rightful(Takeover::Refuse)).await;
+    let seen = case.abandoned(rightful(Takeover::Refuse)).await;
+    case.mismatch(other(Takeover::Any)).await;
+    case.mismatch(other(Takeover::Only(seen.mark))).await;
+    let grant = case.granted(rightful(Takeover::Only(seen.mark))).await;
+    case.mismatch(other(Takeover::Any)).await;
+    case.complete(&grant, "done", Written::Stored).await;
+    case.mismatch(other(Takeover::Any)).await;
+    case.completed(rightful(Takeover::Refuse)).await;
 }
 
 /// F14: the bound fingerprint survives takeover, renewal and completion by those who have none.

@@ -38,7 +38,9 @@ pub use alias::{
 };
 pub use calling_off::{a_look_is_never_granted, f2_called_off_is_as_good_as_absent};
 pub use expiry::{every_record_expires, unfinished_outlives_its_lease};
-pub use fingerprint::{f14_bound_fingerprint_survives, fingerprint_first};
+pub use fingerprint::{
+    f14_bound_fingerprint_survives, f15_another_principal_takes_nothing_over, fingerprint_first,
+};
 pub use ownership::{
     completed_is_final, f11_the_same_token_gets_a_fresh_lease, f13_attempts_stop_at_999_999,
     fences_grow, one_owner, same_token_same_grant,
@@ -113,6 +115,7 @@ pub async fn run_all<S: Store, W: World>(store: &S, world: &W) {
     unknown_told_again_counts_every_grant(store, world).await;
     fingerprint_first(store, world).await;
     f14_bound_fingerprint_survives(store, world).await;
+    f15_another_principal_takes_nothing_over(store, world).await;
     what_was_lost_is_written_again(store, world).await;
     f5_an_older_state_is_written_over(store, world).await;
     f7_a_living_owner_comes_back(store, world).await;

@@ -6,7 +6,9 @@
 mod chunks;
 mod directory;
 mod http;
+#[cfg(feature = "http2")]
 mod http2;
+mod log;
 mod process;
 mod proxy;
 mod redis_server;
@@ -15,9 +17,12 @@ mod signal;
 
 pub use chunks::Chunks;
 pub use directory::Directory;
+#[cfg(feature = "http2")]
 pub use h2;
 pub use http::{RawAnswer, RawClient, Server};
+#[cfg(feature = "http2")]
 pub use http2::{Http2Answer, Http2Client, Http2Stream};
+pub use log::Log;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;

@@ -9,7 +9,7 @@ mod resets;
     unreachable_pub,
     reason = "the shop of the cases over HTTP/1.1; these need less of it"
 )]
-#[path = "../../../conformance/shop.rs"]
+#[path = "../../../http/tests/conformance/shop.rs"]
 mod shop;
 
 use bytes::Bytes;

@@ -371,6 +371,8 @@ async fn b73_a_replay_has_the_date_of_today_and_nothing_of_the_first_moment() {
         ("ratelimit", "\"default\";r=1"),
         ("x-request-id", "first"),
         ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("traceresponse", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        ("uber-trace-id", "4bf92f3577b34da6:00f067aa0ba902b7:0:1"),
         ("server-timing", "db;dur=53"),
     ];
     let handler = move || async move {

@@ -53,7 +53,7 @@ fn b95_no_deadline_is_taken_from_the_clock_of_a_process() {
         "operation/recovery.rs",
         "ledger.rs",
     ];
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
     let mut directories = vec![source.clone()];
     let mut seen = 0;
     while let Some(directory) = directories.pop() {

@@ -1,0 +1,11 @@
+//! Rules from a configuration: what is read, what is refused and how, and what an app does with them.
+
+mod choices;
+mod describe;
+mod errors;
+mod hooks;
+mod placed;
+mod places;
+mod schema;
+mod support;
+mod unused;
