@@ -66,6 +66,8 @@ where
             met => met,
         };
         if met.takes_time() {
+            // What is awaited may be for this very process to tell.
+            way.shared().keeper.resume();
             // The reservation is given back: nothing is run, or not before somebody else's run has
             // ended.
             let unready = inner.clone();
