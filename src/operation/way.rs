@@ -73,7 +73,7 @@ impl Way {
         let policy = subject.rule.policy();
         let takeover = match policy.on_abandoned {
             OnAbandoned::Rerun => Takeover::Any,
-            OnAbandoned::Refuse | OnAbandoned::Resolve(_) => Takeover::Refuse,
+            OnAbandoned::Refuse | OnAbandoned::Resolve(_) | OnAbandoned::Ledger => Takeover::Refuse,
         };
         let mut claim = Claim::new(
             subject.record,

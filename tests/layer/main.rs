@@ -6,6 +6,7 @@ mod findings;
 mod hazards;
 mod house;
 mod keeper;
+mod ledger;
 mod outcomes;
 mod policy;
 mod readiness;
