@@ -93,7 +93,7 @@
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
-//! * [`Ledger`]: a durable truth beside the store.
+//! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
 //! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
 //!
 //! # Features
@@ -123,6 +123,7 @@ mod identity;
 mod layer;
 mod ledger;
 mod operation;
+pub mod operations;
 #[doc = include_str!("../docs/operations.md")]
 pub mod operating {}
 mod policy;

@@ -6,11 +6,12 @@
 
 use std::{fmt, time::Duration};
 
-use tracing::{Span, debug, error, field::Empty, info_span, warn};
+use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
 use crate::{
     ledger::LedgerError,
     operation::Subject,
+    operations::Found,
     record::{Fence, Grant, RecordKey, State, Unreadable},
     rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
@@ -119,6 +120,32 @@ pub(crate) fn ledger_unavailable(subject: &Subject, error: &LedgerError) {
         "ledger unavailable: it cannot say what became of an abandoned operation, whose deliveries are \
          refused until it can: mend the database"
     );
+}
+
+/// Somebody has settled an operation.
+pub(crate) fn settled(operation: &Found, verdict: &str, reason: &str, force: bool) {
+    let (key, attempt) = (operation.key.digest(), operation.attempt);
+    let label = &operation.label;
+    if force {
+        warn!(
+            key,
+            ?label,
+            attempt,
+            verdict,
+            ?reason,
+            "settled by force: somebody gave an operation a verdict although its owner may be alive: \
+             look for an event that it was fenced off"
+        );
+    } else {
+        info!(
+            key,
+            ?label,
+            attempt,
+            verdict,
+            ?reason,
+            "settled by hand: somebody gave it a verdict"
+        );
+    }
 }
 
 /// An execution is not the owner of its record any more.

@@ -115,6 +115,52 @@ impl Error for LedgerError {
 /// # Cancel safety
 ///
 /// The futures may be dropped at any time. A seal that was may have written its row.
+///
+/// # Example: a table in memory, for a policy without business keys
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use http::{Request, Response};
+/// # use tower::{ServiceBuilder, ServiceExt};
+/// # use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, Rule};
+/// use std::{collections::HashMap, sync::{Arc, Mutex}};
+///
+/// use tower_idempotency::{Answer, Ledger, LedgerEntry, LedgerError, Policy, Sealed, json};
+///
+/// #[derive(Clone, Default)]
+/// struct Table(Arc<Mutex<HashMap<LedgerEntry, Answer>>>);
+///
+/// impl Ledger for Table {
+///     async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+///         Ok(self.0.lock().unwrap().get(entry).cloned())
+///     }
+///
+///     async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+///         let mut rows = self.0.lock().unwrap();
+///         if let Some(row) = rows.get(entry) {
+///             return Ok(Sealed::Existing(row.clone()));
+///         }
+///         rows.insert(entry.clone(), answer.clone());
+///         Ok(Sealed::Written)
+///     }
+/// }
+///
+/// let table = Table::default();
+/// let policy = Policy::webhook(json("/notifyId")).ledger(table.clone());
+/// # let service = ServiceBuilder::new()
+/// #     .layer(IdempotencyLayer::new(MemoryStore::new(), Rule::new("fulfil", policy)))
+/// #     .service_fn(async |_: Request<RequestBody<String>>| {
+/// #         Ok::<_, std::io::Error>(Response::new("success".to_owned()))
+/// #     });
+/// # service.oneshot(Request::post("/").body(r#"{"notifyId": "N-1"}"#.to_owned())?).await?;
+///
+/// // After a delivery was answered, its row is there.
+/// let row = table.find(&LedgerEntry::new("fulfil", "", "N-1", None)).await?.unwrap();
+/// assert_eq!(row.body().unwrap(), "success");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Ledger: Send + Sync + 'static {
     /// The answer in the row of an operation; `None` where there is no row.
     ///

@@ -7,6 +7,7 @@ mod hazards;
 mod house;
 mod keeper;
 mod ledger;
+mod operations;
 mod outcomes;
 mod policy;
 mod readiness;
