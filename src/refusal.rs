@@ -288,7 +288,8 @@ impl Refusal {
     }
 
     fn retry_after_seconds(&self) -> Option<u64> {
-        self.retry_after.map(|after| after.as_secs() + u64::from(after.subsec_nanos() > 0))
+        self.retry_after
+            .map(|after| after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0)))
     }
 }
 

@@ -130,7 +130,7 @@ fn assert_story(output: &Output) {
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", text(&output.stderr));
     let rows = rows(&said);
-    assert_eq!(rows.len(), 4, "{said}");
+    assert_eq!(rows.len(), 6, "{said}");
     for (layer, requests, charges, yuan, answers) in &rows {
         assert!(answers.starts_with("5 x success"), "{said}");
         if layer == "without" {
@@ -139,9 +139,13 @@ fn assert_story(output: &Output) {
             assert_eq!((*charges, *yuan), (1, 960), "{said}");
         }
     }
+    // New ids, and one after another: each delivery is answered when it comes.
+    assert!(said.contains(
+        "\nwith     new notifyId, same order         5        1           960  5 x success\n"
+    ));
+    assert_eq!((rows[3].1, rows[4].1), (5, 5), "{said}");
     // All at once, with the layer: some came while the first was being charged.
-    assert!(rows[3].1 > 5 && rows[3].4.contains(" x 503"), "{said}");
-    assert_eq!(rows[2].1, 5, "{said}");
+    assert!(rows[5].1 > 5 && rows[5].4.contains(" x 503"), "{said}");
 }
 
 #[tokio::test]
@@ -183,6 +187,30 @@ async fn a_served_shop_charges_a_notification_once_and_stops_on_ctrl_c() {
     });
     assert_eq!(charges, serde_json::json!([charge]));
     shop.stop(Signal::SIGINT);
+}
+
+#[tokio::test]
+async fn a_served_shop_charges_an_order_once_under_whatever_notify_id() {
+    let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
+    let (one, other) = (Notification::fresh(960), Notification::fresh(960));
+    let tampered = Notification { amount: 9600, ..one.under_new_id(2) };
+    let astray = Notification { order_id: other.order_id.clone(), ..one.under_new_id(1) };
+    for (sent, status, replayed) in [
+        (&one, StatusCode::OK, false),
+        (&one.under_new_id(1), StatusCode::OK, true),
+        (&one, StatusCode::OK, true),
+        (&tampered, StatusCode::UNPROCESSABLE_ENTITY, false),
+        // The id of one order with another order: not a charge, and not the other's answer.
+        (&astray, StatusCode::UNPROCESSABLE_ENTITY, false),
+        (&other, StatusCode::OK, false),
+    ] {
+        let answered = shop.client.notify(sent).await;
+        assert_eq!((answered.0, is_replay(&answered.1)), (status, replayed), "{}", answered.2);
+    }
+    let (_, _, charges) = shop.client.send(Request::get("/charges"), String::new()).await;
+    let charges: Vec<serde_json::Value> = serde_json::from_str(&charges).unwrap();
+    let orders: Vec<_> = charges.iter().map(|charge| &charge["orderId"]).collect();
+    assert_eq!(orders, [&one.order_id, &other.order_id]);
 }
 
 #[tokio::test]
@@ -369,10 +397,14 @@ async fn curl(client: Client, command: &str) -> Answer {
 #[tokio::test]
 async fn the_curl_calls_of_the_readme_charge_once() {
     let [first, second, charges] = readme_lines("curl ")[..] else { panic!("three calls") };
-    assert_eq!(first, second);
-    let sent = first.split('\'').find(|word| word.starts_with('{')).unwrap();
-    let notification: Notification = serde_json::from_str(sent).unwrap();
-    assert!(notification.is_signed());
+    let [one, other] = [first, second].map(|call| {
+        let sent = call.split('\'').find(|word| word.starts_with('{')).unwrap();
+        let notification: Notification = serde_json::from_str(sent).unwrap();
+        assert!(notification.is_signed(), "{call}");
+        notification
+    });
+    assert_eq!(one.order_id, other.order_id);
+    assert_ne!(one.notify_id, other.notify_id);
 
     let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
     for (call, replayed) in [(first, false), (second, true)] {

@@ -4,8 +4,8 @@ pub(crate) const USAGE: &str = "\
 Usage: fulfillment [--redis URL]
        fulfillment serve [--listen ADDRESS] [--redis URL] [--unprotected]
 
-The first form starts the shop's server, delivers a notification to it five times, without the
-layer and with it, and prints what was charged. The second keeps one server up until ctrl-c.
+The first form starts the shop's server, delivers a notification to it five times, under new ids and
+under its own, without the layer and with it, and prints what was charged. The second keeps one server up until ctrl-c.
 
   --redis URL        keep records in Redis, such as redis://127.0.0.1:6379; the default is memory.
                      The first form then starts two servers that share it.

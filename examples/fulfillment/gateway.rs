@@ -15,9 +15,11 @@ pub(crate) const DELIVERIES: usize = 5;
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How the five deliveries follow each other.
+/// What the five deliveries of a notification look like.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum Manner {
+    /// One after another, each under a new `notifyId`: the gateway has forgotten that it told.
+    NewIds,
     OneAfterAnother,
     AtOnce,
 }
@@ -37,16 +39,19 @@ pub(crate) struct Tally {
 pub(crate) async fn notify(
     servers: &[SocketAddr],
     notification: &Notification,
-    pace: Pace,
+    manner: Manner,
 ) -> Result<Tally, Error> {
-    let body = serde_json::to_string(notification)?;
     let mut tally = Tally::default();
     let mut under_way = JoinSet::new();
     for number in 0..DELIVERIES {
+        let body = match manner {
+            Manner::NewIds => serde_json::to_string(&notification.under_new_id(number))?,
+            Manner::OneAfterAnother | Manner::AtOnce => serde_json::to_string(notification)?,
+        };
         // Each try goes to the next server, as behind a load balancer.
         let servers = servers.iter().copied().cycle().skip(number).take(TRIES).collect();
-        under_way.spawn(deliver(servers, body.clone()));
-        if pace == Pace::AtOnce && number + 1 < DELIVERIES {
+        under_way.spawn(deliver(servers, body));
+        if manner == Manner::AtOnce && number + 1 < DELIVERIES {
             continue;
         }
         while let Some(answers) = under_way.join_next().await {

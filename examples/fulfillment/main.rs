@@ -1,5 +1,5 @@
 //! The incident this crate exists for, over real HTTP: a payment gateway delivers one notification
-//! of an order of 960 yuan five times. How often does the customer pay?
+//! of an order of 960 yuan five times, and then under five ids. How often does the customer pay?
 //!
 //! ```sh
 //! cargo run --example fulfillment
@@ -21,7 +21,7 @@ mod table;
 use std::{process::ExitCode, time::Duration};
 
 use arguments::{Command, Serve};
-use gateway::Pace;
+use gateway::Manner;
 use notification::Notification;
 use processes::Servers;
 use table::Row;
@@ -59,7 +59,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Delivers a notification in each of four ways, and compares what was charged.
+/// Delivers a notification in each of six ways, and compares what was charged.
 async fn story(redis: Option<String>) -> Result<(), Error> {
     let shop = match redis {
         None => "one server process, which keeps records in its memory",
@@ -71,8 +71,8 @@ async fn story(redis: Option<String>) -> Result<(), Error> {
     let mut wrong = Vec::new();
     let mut refused = false;
     for protected in [false, true] {
-        for pace in [Pace::OneAfterAnother, Pace::AtOnce] {
-            let row = scene(redis.as_deref(), protected, pace).await?;
+        for manner in [Manner::NewIds, Manner::OneAfterAnother, Manner::AtOnce] {
+            let row = scene(redis.as_deref(), protected, manner).await?;
             println!("{row}");
             wrong.extend(row.check(YUAN));
             refused |= row.tally.answers.contains_key("503");
@@ -88,19 +88,19 @@ async fn story(redis: Option<String>) -> Result<(), Error> {
 }
 
 /// Fresh servers, a fresh notification, and what came of it.
-async fn scene(redis: Option<&str>, protected: bool, pace: Pace) -> Result<Row, Error> {
+async fn scene(redis: Option<&str>, protected: bool, manner: Manner) -> Result<Row, Error> {
     let serve =
         Serve { listen: "127.0.0.1:0".to_owned(), redis: redis.map(str::to_owned), protected };
     let servers = Servers::start(if redis.is_some() { 2 } else { 1 }, &serve).await?;
     let notification = Notification::fresh(YUAN);
-    let tally = gateway::notify(servers.addresses(), &notification, pace).await?;
+    let tally = gateway::notify(servers.addresses(), &notification, manner).await?;
 
     let mut charges = Vec::new();
     for server in servers.addresses() {
         charges.extend(server::charges(*server).await?);
     }
-    charges.retain(|charge| charge.notify_id == notification.notify_id);
+    charges.retain(|charge| charge.order_id == notification.order_id);
     servers.stop().await?;
     let yuan = charges.iter().map(|charge| charge.amount).sum();
-    Ok(Row { protected, pace, tally, charges: charges.len(), yuan })
+    Ok(Row { protected, manner, tally, charges: charges.len(), yuan })
 }

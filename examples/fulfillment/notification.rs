@@ -12,7 +12,7 @@ const SECRET: &[u8; 32] = b"an example has no secrets at all";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Notification {
     /// The gateway promises that it is unique to the notification, and the same when the
-    /// notification is delivered again.
+    /// notification is delivered again. It does not always keep that.
     pub(crate) notify_id: String,
     pub(crate) user_id: String,
     pub(crate) order_id: String,
@@ -25,15 +25,25 @@ impl Notification {
     /// A notification that no run of this example has sent before.
     pub(crate) fn fresh(amount: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let mut notification = Self {
+        let notification = Self {
             notify_id: format!("N-{since}-{}", std::process::id()),
             user_id: "U-7".to_owned(),
             order_id: format!("O-{since}"),
             amount,
             sign: String::new(),
         };
-        notification.sign = notification.signature().to_string();
-        notification
+        notification.signed()
+    }
+
+    /// The same of the same order, as if it were another notification.
+    pub(crate) fn under_new_id(&self, number: usize) -> Self {
+        let notify_id = format!("{}-{number}", self.notify_id);
+        Self { notify_id, ..self.clone() }.signed()
+    }
+
+    fn signed(mut self) -> Self {
+        self.sign = self.signature().to_string();
+        self
     }
 
     /// Whether the gateway has signed this. It has signed every delivery: a signature tells who

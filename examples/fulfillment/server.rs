@@ -55,9 +55,13 @@ pub(crate) async fn run(serve: Serve) -> Result<(), Error> {
     Ok(())
 }
 
-/// Each `notifyId` is executed once.
+/// Each order is charged once, whatever the `notifyId`, and with its amount alone.
 async fn layer(redis: Option<&str>) -> Result<IdempotencyLayer, Error> {
-    let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId")));
+    let policy = Policy::webhook(json("/notifyId"))
+        // This gateway tells one thing of an order: that it was paid for.
+        .business_key(json("/orderId"))
+        .compare([json("/amount")]);
+    let rule = Rule::new("fulfil", policy);
     Ok(match redis {
         None => IdempotencyLayer::new(MemoryStore::new(), rule),
         // All servers of the shop have this prefix, and no other application has it.

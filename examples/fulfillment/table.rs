@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use crate::gateway::{DELIVERIES, Pace, Tally};
+use crate::gateway::{DELIVERIES, Manner, Tally};
 
 /// What came of one notification.
 pub(crate) struct Row {
     pub(crate) protected: bool,
-    pub(crate) pace: Pace,
+    pub(crate) manner: Manner,
     pub(crate) tally: Tally,
     pub(crate) charges: usize,
     pub(crate) yuan: u64,
@@ -39,9 +39,10 @@ impl fmt::Display for Row {
         let answers = self.tally.answers.iter().rev().map(|(answer, n)| format!("{n} x {answer}"));
         f.write_str(&line([
             if self.protected { "with" } else { "without" },
-            match self.pace {
-                Pace::OneAfterAnother => "one after another",
-                Pace::AtOnce => "all at once",
+            match self.manner {
+                Manner::NewIds => "new notifyId, same order",
+                Manner::OneAfterAnother => "one after another",
+                Manner::AtOnce => "all at once",
             },
             &self.tally.requests.to_string(),
             &self.charges.to_string(),
@@ -52,5 +53,5 @@ impl fmt::Display for Row {
 }
 
 fn line([layer, delivered, requests, charges, yuan, answers]: [&str; 6]) -> String {
-    format!("{layer:<7}  {delivered:<17}  {requests:>8}  {charges:>7}  {yuan:>12}  {answers}")
+    format!("{layer:<7}  {delivered:<24}  {requests:>8}  {charges:>7}  {yuan:>12}  {answers}")
 }

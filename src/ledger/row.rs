@@ -105,8 +105,9 @@ impl Error for LedgerError {
 ///
 /// # The contract
 ///
-/// 1. The row is found by rule, scope and `key`, within the kind that `delivery_id` tells; or else by
-///    the delivery id alone, which a row has beside its business key.
+/// 1. The row of an operation is the one with its rule, scope and `key`, of the kind that
+///    `delivery_id` tells; or else the one that has its delivery's id, as its key or beside its
+///    business key: an operation may have been known by that alone.
 /// 2. A row that is committed never changes, and is kept at least as long as
 ///    [`Policy::hold`](crate::Policy::hold).
 /// 3. `seal` inserts, and never overwrites. While a handler's transaction holds the row, it waits.

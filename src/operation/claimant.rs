@@ -47,6 +47,8 @@ struct Debt {
     lease: Duration,
     /// The store has granted, or may have.
     granted: bool,
+    /// Each send asked for an alias as well.
+    has_alias: bool,
     /// While something is owed, `drain` waits for it.
     counted: Option<Claiming>,
 }
@@ -139,6 +141,7 @@ impl Claimant {
         self.last_sent = now;
         self.debt.too_late = Some(until + ROUNDING);
         self.debt.lease = claim.lease;
+        self.debt.has_alias = claim.alias.is_some();
         self.debt.unanswered += 1;
         let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
         let answer = timeout_at(until.min(now + self.call_within), call).await;
@@ -148,6 +151,16 @@ impl Claimant {
             self.debt.answered(claimed);
         }
         answer
+    }
+}
+
+/// Whether a claim with this answer was granted, or may have been: of what is said about its alias
+/// alone, nobody knows what became of its key.
+fn may_be_granted(claimed: &Claimed, has_alias: bool) -> bool {
+    match claimed {
+        Claimed::Granted(_) | Claimed::DeliveryTaken(_) => true,
+        Claimed::Foreign => has_alias,
+        _ => false,
     }
 }
 
@@ -162,7 +175,7 @@ impl Debt {
     /// The last send was answered; earlier ones without an answer may still arrive.
     fn answered(&mut self, claimed: &Claimed) {
         self.unanswered = self.unanswered.saturating_sub(1);
-        self.granted |= matches!(claimed, Claimed::Granted(_) | Claimed::DeliveryTaken(_));
+        self.granted |= may_be_granted(claimed, self.has_alias);
         if self.unanswered == 0 && !self.granted {
             self.counted = None;
         }

@@ -16,7 +16,7 @@ use super::{
     capture::{Captured, answer_body},
     detach::{CatchPanic, Panic},
     recovery::storable,
-    replay::{REPLAYED, refuse, replay, stored_headers},
+    replay::{REPLAYED, refuse, replay, stored_headers, stored_trailers},
     seal::{Truth, seal},
     settlement::Settlement,
     wait::outcome_unknown,
@@ -72,6 +72,13 @@ impl Execution {
             true => Ending::UNCERTAIN,
             false => self.operation.subject().rule.policy().ending_of(answer),
         }
+    }
+}
+
+impl Drop for Execution {
+    /// Also when the runtime ends in the middle of it.
+    fn drop(&mut self) {
+        self.operation.end();
     }
 }
 
@@ -193,7 +200,10 @@ impl Execution {
     fn answer<R>(&self, head: &Parts, body: Captured<R>) -> (Answer, bool, ResponseBody<R>) {
         let mut broken = false;
         let (data, trailers, body) = match body {
-            Captured::Whole(whole) => {
+            Captured::Whole(mut whole) => {
+                if let Some(trailers) = &mut whole.trailers {
+                    trailers.remove(REPLAYED);
+                }
                 (Some(whole.data.clone()), whole.trailers.clone(), ResponseBody::whole(whole))
             }
             Captured::Unfinished { chunks, rest } => {
@@ -204,8 +214,9 @@ impl Execution {
                 (None, None, ResponseBody::broken(chunks, error))
             }
         };
-        let policy = self.operation.subject().rule.policy();
-        let headers = stored_headers(&head.headers, policy.keep_cookies);
+        let cookies = self.operation.subject().rule.policy().keep_cookies;
+        let headers = stored_headers(&head.headers, cookies);
+        let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, cookies));
         (Answer::from_parts(head.status, headers, data, trailers), broken, body)
     }
 }

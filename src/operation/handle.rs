@@ -71,6 +71,7 @@ struct Inner {
     entered: AtomicBool,
     /// The answer in the row that the handler left or found.
     row: OnceLock<Answer>,
+    over: AtomicBool,
     lost: AtomicBool,
     lost_notice: Notify,
 }
@@ -85,6 +86,9 @@ pub(crate) struct Subject {
     pub(crate) kind: Kind,
     /// The delivery id, where the operation has another identity.
     pub(crate) delivery: Option<Identity>,
+    /// The record that the request names by its identity.
+    pub(crate) named: RecordKey,
+    /// The record of the operation: another one where that name is an alias.
     pub(crate) record: RecordKey,
     /// One for each compared field.
     pub(crate) fields: Vec<FieldDigest>,
@@ -132,6 +136,7 @@ impl Operation {
                 uncertain: AtomicBool::new(false),
                 entered: AtomicBool::new(false),
                 row: OnceLock::new(),
+                over: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 lost_notice: Notify::new(),
             }),
@@ -256,6 +261,16 @@ impl Operation {
     pub(crate) fn lose_lease(&self) {
         self.inner.lost.store(true, Ordering::Release);
         self.inner.lost_notice.notify_waiters();
+    }
+
+    /// The execution has ended, however it did: this is no grant any more.
+    pub(crate) fn end(&self) {
+        self.inner.over.store(true, Ordering::Release);
+    }
+
+    /// Whether this record was granted to this execution, and it runs.
+    pub(crate) fn is_grant_of(&self, named: &RecordKey) -> bool {
+        self.subject().named == *named && !self.inner.over.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_uncertain(&self) -> bool {

@@ -95,7 +95,7 @@ where
         }
     };
     let outer = head.extensions.get::<Operation>();
-    if outer.is_some_and(|outer| outer.subject().record == subject.record) {
+    if outer.is_some_and(|outer| outer.is_grant_of(&subject.named)) {
         // The same layer further out has granted this request already.
         return Ok(pass(head, RequestBody::whole(whole)));
     }
@@ -123,10 +123,12 @@ impl Names<'_> {
         delivery: Option<Identity>,
         fields: Vec<FieldDigest>,
     ) -> Subject {
+        let record = self.record(&identity, kind);
         Subject {
             rule: self.rule.clone(),
             scope: self.scope.clone(),
-            record: self.record(&identity, kind),
+            named: record,
+            record,
             identity,
             kind,
             delivery,

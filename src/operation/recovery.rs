@@ -7,14 +7,14 @@ use tokio::time::timeout;
 use super::{
     Shared,
     handle::Subject,
-    replay::stored_headers,
+    replay::{stored_headers, stored_trailers},
     seal::{seal_row, too_slow},
     wait::outcome_unknown,
 };
 use crate::{
     ledger::{Abandoned, LEDGER_WITHIN, RESOLVER_WITHIN, Resolution, Sealed},
     policy::OnAbandoned,
-    record::{Answer, ClaimToken, encode},
+    record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
     store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
     telemetry,
@@ -56,19 +56,9 @@ pub(super) async fn recover(
         Resolution::Done(answer) => {
             let payload =
                 encode(&subject.record, &storable(answer, policy.keep_cookies), &subject.fields);
-            let verdict = Resolve::new(
-                subject.record,
-                record.mark,
-                Verdict::Done(Kept::new(payload, policy.retention)),
-                ClaimToken::random(),
-            );
-            let settled = timeout(policy.call_within, shared.store.clone().resolve(verdict)).await;
-            match settled {
-                // Settled or changed meanwhile: either way the next claim is told what is true now.
-                Ok(Ok(_)) => Ok(Takeover::Refuse),
-                Ok(Err(error)) => Err(unsettled(subject, &error)),
-                Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
-            }
+            let done = Verdict::Done(Kept::new(payload, policy.retention));
+            settle(shared, subject, record.mark, done).await?;
+            Ok(Takeover::Refuse)
         }
     }
 }
@@ -100,6 +90,24 @@ async fn sealed(subject: &Subject, answer: Answer) -> Resolution {
     }
 }
 
+/// Writes a verdict about the abandoned operation that has this record.
+///
+/// Settled or changed meanwhile: either way the next claim is told what is true now.
+pub(super) async fn settle(
+    shared: &Shared,
+    subject: &Subject,
+    mark: Mark,
+    verdict: Verdict,
+) -> Result<(), Refusal> {
+    let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
+    let within = subject.rule.policy().call_within;
+    match timeout(within, shared.store.clone().resolve(verdict)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(unsettled(subject, &error)),
+        Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
+    }
+}
+
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
     telemetry::store_unavailable(subject, &error.to_string());
     Refusal::store_unavailable()
@@ -108,7 +116,9 @@ fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
 /// What is stored of a resolver's or a row's answer is what would be stored of a handler's.
 pub(super) fn storable(answer: Answer, keep_cookies: bool) -> Answer {
     let (status, headers, body, trailers) = answer.into_parts();
-    Answer::from_parts(status, stored_headers(&headers, keep_cookies), body, trailers)
+    let headers = stored_headers(&headers, keep_cookies);
+    let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, keep_cookies));
+    Answer::from_parts(status, headers, body, trailers)
 }
 
 fn describe(subject: &Subject, record: &AbandonedRecord) -> Abandoned {

@@ -98,7 +98,8 @@ impl Refusal {
 /// one caller or one moment.
 pub(super) fn stored_headers(headers: &HeaderMap, keep_cookies: bool) -> HeaderMap {
     let named_by_connection = connection_options(headers);
-    let mut stored = HeaderMap::with_capacity(headers.len());
+    // By names: for as many lines as a field may have there need be no map.
+    let mut stored = HeaderMap::with_capacity(headers.keys_len());
     for (name, value) in headers {
         let kept = match *name {
             header::SET_COOKIE => keep_cookies,
@@ -114,6 +115,12 @@ pub(super) fn stored_headers(headers: &HeaderMap, keep_cookies: bool) -> HeaderM
         }
     }
     stored
+}
+
+/// The same of an answer's trailers, if any is left.
+pub(super) fn stored_trailers(trailers: &HeaderMap, keep_cookies: bool) -> Option<Box<HeaderMap>> {
+    let stored = stored_headers(trailers, keep_cookies);
+    (!stored.is_empty()).then(|| Box::new(stored))
 }
 
 /// RFC 9110, section 7.6.1: a field named in `Connection` is for that connection alone.

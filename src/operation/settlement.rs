@@ -43,11 +43,12 @@ impl Settlement {
         let unsent = Unsent::new(self, End::Completion { answer: &answer, kept: kept.clone() });
         self.watched.stop().await;
         let mut written = self.complete(kept).await;
-        if let Err(error) = &written
-            && error.is_full()
-        {
+        if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
             written = self.complete(self.kept(&answer.clone().without_body())).await;
+            if full(&written).is_some() {
+                written = self.complete(self.bare(&answer)).await;
+            }
         }
         match written {
             Ok(Written::Stored) => unsent.told(),
@@ -101,6 +102,12 @@ impl Settlement {
         Kept::new(payload, self.subject.rule.policy().retention)
     }
 
+    /// The least that can be kept.
+    fn bare(&self, answer: &Answer) -> Kept {
+        let payload = encode(&self.grant.key, &answer.bare(), &[]);
+        Kept::new(payload, self.subject.rule.policy().retention)
+    }
+
     /// What is stored as completed, if anything is.
     async fn look(&self) -> Option<Bytes> {
         let look = Claim::new(
@@ -126,6 +133,11 @@ impl Settlement {
             .await
             .unwrap_or_else(|_| Err(StoreError::too_slow()))
     }
+}
+
+/// Why the store did not take it, if it has no room.
+fn full(written: &Result<Written, StoreError>) -> Option<&StoreError> {
+    written.as_ref().err().filter(|error| error.is_full())
 }
 
 /// How an execution ended, until the store has it. Dropped before, it leaves it to the keeper.
@@ -159,7 +171,7 @@ impl Drop for Unsent<'_> {
                 shared.keeper.release_later(release, grant.lease, Instant::now());
             }
             Some(End::Completion { answer, kept }) => {
-                let marker = self.settlement.kept(&answer.clone().without_body());
+                let marker = self.settlement.bare(answer);
                 shared.keeper.complete_later(grant.clone(), kept, marker);
             }
         }

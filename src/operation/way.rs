@@ -1,21 +1,26 @@
 //! What a request is told about its operation, and what it does about it, until it is granted,
 //! answered or refused.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+mod mismatch;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
 use super::{
-    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+    Shared,
+    claimant::Claimant,
+    handle::Subject,
+    prepare::shutting_down,
+    recovery::{recover, settle},
+    wait,
 };
 use crate::{
-    policy::{Mismatch, OnAbandoned},
-    record::{
-        ClaimToken, Fence, FieldDigest, Fingerprint, Grant, Previous, RecordKey, State, decode,
-    },
+    policy::{OnAbandoned, Policy},
+    record::{ClaimToken, Fence, Fingerprint, Grant, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
-    store::{Alias, Claim, Claimed, StoreError, Takeover},
+    store::{Alias, Claim, Claimed, StoreError, Takeover, Verdict},
     telemetry,
 };
 
@@ -34,6 +39,8 @@ pub(super) struct Way {
     takeover: Takeover,
     /// The record of another name, where the request was led from the one it gave.
     led: Option<Led>,
+    /// What is known of a grant under the delivery id alone, if the request was led back from it.
+    before: Previous,
     rounds: u32,
     /// When the policy's wait is over; it starts when the request meets another's run.
     wait_until: Option<Instant>,
@@ -71,10 +78,7 @@ impl Way {
         print: Option<Fingerprint>,
     ) -> Self {
         let policy = subject.rule.policy();
-        let takeover = match policy.on_abandoned {
-            OnAbandoned::Rerun => Takeover::Any,
-            OnAbandoned::Refuse | OnAbandoned::Resolve(_) | OnAbandoned::Ledger => Takeover::Refuse,
-        };
+        let takeover = unasked(policy);
         let mut claim = Claim::new(
             subject.record,
             ClaimToken::random(),
@@ -86,7 +90,8 @@ impl Way {
         claim.label = label(&subject);
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
-        Self { shared, subject, claimant, takeover, led: None, rounds: 0, wait_until: None }
+        let before = Previous::Nothing;
+        Self { shared, subject, claimant, takeover, led: None, before, rounds: 0, wait_until: None }
     }
 
     pub(super) fn subject(&self) -> &Subject {
@@ -118,7 +123,10 @@ impl Way {
             return Met::Draining;
         }
         match self.claimant.claim(self.takeover).await {
-            Ok(Claimed::Granted(grant)) => {
+            Ok(Claimed::Granted(mut grant)) => {
+                if grant.previous == Previous::Nothing {
+                    grant.previous = self.before;
+                }
                 Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
             Err(error) if self.runs_unprotected(&error.to_string()) => {
@@ -154,7 +162,7 @@ impl Way {
             return Err(self.unavailable(TOO_LATE));
         }
         self.rounds += 1;
-        if matches!(claimed, Claimed::DeliveryTaken(_)) {
+        if matches!(claimed, Claimed::DeliveryTaken(_) | Claimed::Foreign) {
             // The business key may have been granted all the same, and is somebody else's to claim.
             self.claimant.call_off().await;
         }
@@ -164,13 +172,15 @@ impl Way {
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
             Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
-            Claimed::TokenUnknown => Err(Refusal::new(
-                RefusalKind::TokenUnknown,
-                "this operation is waiting for the one-time token that was issued for it",
-            )),
+            Claimed::TokenUnknown => Err(token_unknown()),
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
             _ if self.rounds >= ROUNDS_AT_MOST => {
                 Err(self.unavailable("the operation's state changed too often"))
+            }
+            over @ (Claimed::Free | Claimed::AliasOf(_) | Claimed::Abandoned(_))
+                if self.led == Some(Led::ToDelivery) =>
+            {
+                self.settle_delivery(over).await.map(|()| None)
             }
             Claimed::Free if only_answers => Err(business_key_missing()),
             // Free now: whoever held it has given it back.
@@ -192,26 +202,60 @@ impl Way {
                 self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
                 Ok(None)
             }
-            // This delivery id has a record of its own, from before it had a business key.
-            Claimed::DeliveryTaken(_) => match self.claimant.asks().alias {
-                Some(alias) => {
-                    self.follow(alias.key, Led::ToAnswers);
-                    Ok(None)
-                }
-                None => Err(self.unavailable("the store speaks of a delivery id it was not told")),
-            },
+            Claimed::DeliveryTaken(_) => self.follow_delivery().map(|()| None),
             // Granted: not by a look. Dead: this token was never given up.
             _ => Err(self.unavailable("the store's answer does not fit the question")),
         }
     }
 
-    /// Claims another key, with another token. What was claimed before is called off.
+    /// This delivery id has a record of its own, from before it had a business key.
+    fn follow_delivery(&mut self) -> Result<(), Refusal> {
+        let Some(alias) = self.claimant.asks().alias else {
+            return Err(self.unavailable("the store speaks of a delivery id it was not told"));
+        };
+        self.follow(alias.key, Led::ToDelivery);
+        Ok(())
+    }
+
+    /// The delivery id has no record of its own any more, or an abandoned one, which is settled as the
+    /// policy says. What may run runs under the business key, where every delivery of the event
+    /// meets it.
+    async fn settle_delivery(&mut self, over: Claimed) -> Result<(), Refusal> {
+        if let Claimed::Abandoned(record) = over {
+            self.before = match recover(&self.shared, &self.subject, &record).await? {
+                // Settled as done, or changed meanwhile: it is looked at again.
+                Takeover::Refuse => return Ok(()),
+                Takeover::Any => Previous::AbandonedUnknown,
+                Takeover::Only(_) => Previous::AbandonedNotDone,
+            };
+            let hold = self.subject.rule.policy().hold;
+            settle(&self.shared, &self.subject, record.mark, Verdict::NotDone { hold }).await?;
+        }
+        self.lead_back();
+        Ok(())
+    }
+
+    /// Claims another key. What was claimed before is called off.
     fn follow(&mut self, target: RecordKey, led: Led) {
         self.led = Some(led);
-        self.subject.record = target;
+        self.ask_for(target, None);
+    }
+
+    /// Claims the key that the request named, with its delivery id as another name.
+    fn lead_back(&mut self) {
+        let (policy, delivery) = (self.subject.rule.policy(), self.subject.record);
+        let alias = Alias::new(delivery, policy.hold + policy.retention);
+        self.takeover = unasked(policy);
+        self.led = None;
+        self.ask_for(self.subject.named, Some(alias));
+    }
+
+    /// Another key is claimed with another token.
+    fn ask_for(&mut self, key: RecordKey, alias: Option<Alias>) {
+        self.subject.record = key;
         let mut claim = self.claimant.asks().clone();
-        claim.key = target;
-        claim.alias = None;
+        claim.key = key;
+        claim.alias = alias;
         claim.token = ClaimToken::random();
         let call_within = self.subject.rule.policy().call_within;
         self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
@@ -241,62 +285,6 @@ impl Way {
         Granted { grant, since: Instant::now() }
     }
 
-    /// The same identity, but something else: somebody should see that.
-    async fn mismatch(&mut self) -> Refusal {
-        let rule = self.subject.rule.clone();
-        let compared = &rule.policy().compared;
-        let fields = match self.stored_fields().await {
-            Some(then) => compared.differing(&self.subject.fields, &then),
-            None => None,
-        };
-        self.tell_mismatch(fields);
-        Refusal::new(
-            RefusalKind::Mismatch,
-            format!(
-                "this identity was used for another request; the same on a retry must be: {}; a \
-                 new operation needs a new identity",
-                compared.describe()
-            ),
-        )
-    }
-
-    /// The digests of the fields of the operation that has this identity, if it is completed.
-    async fn stored_fields(&mut self) -> Option<Vec<FieldDigest>> {
-        if self.subject.fields.is_empty() {
-            return None;
-        }
-        let mut anything = self.claimant.asks().clone();
-        anything.print = None;
-        match wait::look_once(&self.shared, &anything, self.call_within()).await {
-            Ok(Claimed::Completed(completed)) => {
-                Some(decode(&self.subject.record, completed.payload).ok()?.fields)
-            }
-            _ => None,
-        }
-    }
-
-    fn other_business(&self) -> Refusal {
-        let key = self.subject.rule.policy().business_key.as_ref();
-        self.tell_mismatch(key.map(|key| vec![key.describe()]));
-        Refusal::new(
-            RefusalKind::Mismatch,
-            "this delivery id was used for another operation: its business key must be the same \
-             whenever it is sent; a new operation needs a new delivery id",
-        )
-    }
-
-    fn tell_mismatch(&self, fields: Option<Vec<String>>) {
-        telemetry::mismatch(&self.subject, fields.as_deref());
-        let subject = &self.subject;
-        subject.rule.policy().tell_mismatch(&Mismatch {
-            rule: subject.rule.name().to_owned(),
-            scope: subject.scope_text().into_owned(),
-            key: subject.identity_text().into_owned(),
-            delivery_id: subject.delivery_text().map(Cow::into_owned),
-            fields,
-        });
-    }
-
     fn call_within(&self) -> Duration {
         self.subject.rule.policy().call_within
     }
@@ -320,12 +308,22 @@ enum Led {
     /// It may be answered from that record, but never be run under it: it does not say under which
     /// business key.
     ToAnswers,
+    /// Its delivery id has a record of its own, from before it had a business key. It is answered
+    /// from that one, and what is to run runs under the business key.
+    ToDelivery,
 }
 
 impl Led {
     fn only_answers(self) -> bool {
-        self == Self::ToAnswers
+        self != Self::ByAlias
     }
+}
+
+fn token_unknown() -> Refusal {
+    Refusal::new(
+        RefusalKind::TokenUnknown,
+        "this operation is waiting for the one-time token that was issued for it",
+    )
 }
 
 fn business_key_missing() -> Refusal {
@@ -334,6 +332,14 @@ fn business_key_missing() -> Refusal {
         "this delivery belongs to an operation that did not happen and may run again, but the \
          request does not say which operation that is; send it with its business key",
     )
+}
+
+/// What a claim may take over before anybody is asked what became of it.
+fn unasked(policy: &Policy) -> Takeover {
+    match policy.on_abandoned {
+        OnAbandoned::Rerun => Takeover::Any,
+        OnAbandoned::Refuse | OnAbandoned::Resolve(_) | OnAbandoned::Ledger => Takeover::Refuse,
+    }
 }
 
 /// What an operator reads of the operation while it is unfinished.

@@ -11,6 +11,9 @@ use super::{
     encode,
 };
 
+/// The longest content type of an answer of which nothing else is kept.
+const KIND_AT_MOST: usize = 100;
+
 /// An answer as it is stored: status, headers, body and trailers.
 ///
 /// A replay is this, with `Idempotent-Replayed: true`.
@@ -163,6 +166,17 @@ impl Answer {
         self.body = None;
         self.trailers = None;
         self
+    }
+
+    /// The least that says that it was executed: the status, and what kind of answer it was. In a record
+    /// it takes less room than the label of the grant that it replaces may have taken.
+    pub(crate) fn bare(&self) -> Self {
+        let mut bare = Self::new(self.status).without_body();
+        let kind = self.headers.get(CONTENT_TYPE).filter(|kind| kind.len() <= KIND_AT_MOST);
+        if let Some(kind) = kind {
+            bare.headers.insert(CONTENT_TYPE, kind.clone());
+        }
+        bare
     }
 
     pub(crate) fn into_parts(

@@ -37,6 +37,12 @@ pub(crate) struct Stored {
     /// One for each compared field, so that it can be said which of them differs.
     pub(crate) fields: Vec<FieldDigest>,
 }
+
+/// The most bytes of headers and trailers that are stored, as they are written here. No server sends
+/// more, and with so few neither a count nor a map of them can overflow.
+const HEAD_AT_MOST: usize = 64 * 1024;
+/// What the shortest of them takes: the lengths, and a name of one byte.
+const FIELD_AT_LEAST: usize = 7;
 /// Headers that a replay gets on its way out: the mark of a replay, and what a server adds, its
 /// length and the date. With room for them the map need not grow.
 const ADDED_LATER: usize = 3;
@@ -63,16 +69,17 @@ impl fmt::Display for Unreadable {
 }
 
 /// The bytes of `answer`, bound to `key`, beside the digests of the compared fields.
+///
+/// An answer with more headers and trailers than are stored is kept as [`Answer::bare`].
 pub(crate) fn encode(key: &RecordKey, answer: &Answer, fields: &[FieldDigest]) -> Bytes {
+    let trailers = answer.trailers.as_deref();
+    let head = size_of_map(&answer.headers) + trailers.map_or(0, size_of_map);
+    if head > HEAD_AT_MOST {
+        return encode(key, &answer.bare(), fields);
+    }
     let fields = if fields.len() > FIELDS_AT_MOST { &[] } else { fields };
     let body = answer.body.as_deref().unwrap_or_default();
-    let trailers = answer.trailers.as_deref();
-    let size = 44
-        + size_of_map(&answer.headers)
-        + trailers.map_or(0, size_of_map)
-        + 1
-        + size_of_val(fields)
-        + body.len();
+    let size = 44 + head + 1 + size_of_val(fields) + body.len();
     let mut out = BytesMut::with_capacity(size);
     out.put_slice(key.as_bytes());
     out.put_u8(VERSION);
@@ -152,7 +159,7 @@ fn size_of_map(map: &HeaderMap) -> usize {
 }
 
 fn put_map(out: &mut BytesMut, map: &HeaderMap) {
-    // A `HeaderMap` holds at most 32,768 values, a name at most 65,535 bytes: both fit.
+    // A name has at most 65,535 bytes, and `HEAD_AT_MOST` bounds the rest: all fit.
     out.put_u16(map.len() as u16);
     for (name, value) in map {
         out.put_u16(name.as_str().len() as u16);
@@ -163,10 +170,12 @@ fn put_map(out: &mut BytesMut, map: &HeaderMap) {
 }
 
 fn get_map(stored: &mut Bytes) -> Result<HeaderMap, Unreadable> {
-    let count = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
-    // Each entry takes six bytes at least, so a hostile count cannot reserve more than was sent.
-    let entries = usize::from(count).min(stored.len() / 6);
-    let mut map = HeaderMap::with_capacity(entries + ADDED_LATER);
+    let count = usize::from(stored.try_get_u16().map_err(|_| Unreadable::Broken)?);
+    // More than we ever write, or than there are bytes for: a hostile count reserves nothing.
+    if count > HEAD_AT_MOST.min(stored.len()) / FIELD_AT_LEAST {
+        return Err(Unreadable::Broken);
+    }
+    let mut map = HeaderMap::with_capacity(count + ADDED_LATER);
     for _ in 0..count {
         let length = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
         let name = take(stored, usize::from(length))?;

@@ -8,7 +8,7 @@ use super::{Rule, Rules};
 use crate::{
     fingerprint::Compared,
     identity::IDENTITY_BYTES_AT_MOST,
-    policy::{Ending, Policy, Profile},
+    policy::{Ending, OnAbandoned, Policy, Profile},
     record::Answer,
     refusal::{Refusal, RefusalKind},
 };
@@ -156,6 +156,11 @@ fn duplicate(policy: &Policy) -> String {
 }
 
 fn unknown(policy: &Policy) -> String {
+    if let OnAbandoned::Rerun = policy.on_abandoned {
+        return "Where nobody knows whether a request happened, the next one with its key runs \
+                again: it may happen twice."
+            .to_owned();
+    }
     format!(
         "Where nobody knows whether a request happened, its key is refused with {} until that is \
          found out, for {} at most.",

@@ -65,6 +65,11 @@ impl StoreError {
         self.kind == StoreErrorKind::Full
     }
 
+    /// The store answered something that is no answer to what was asked.
+    pub fn is_garbled(&self) -> bool {
+        self.kind == StoreErrorKind::Garbled
+    }
+
     /// The store answers, but refuses.
     pub fn is_refused(&self) -> bool {
         self.kind == StoreErrorKind::Refused

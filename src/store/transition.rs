@@ -135,7 +135,9 @@ pub enum Claimed {
     /// The alias could not be bound: that name has this state of its own. The claim on the key may
     /// have been granted all the same: call it off.
     DeliveryTaken(State),
-    /// What is stored there is no record of ours, or a newer version's. It was not touched.
+    /// What is stored there, or under the name of the alias, is no record of ours, or a newer
+    /// version's. It was not touched. With an alias the claim on the key may have been granted all
+    /// the same: call it off.
     Foreign,
 }
 

@@ -31,7 +31,7 @@ fn authorised(reference: &str, date: &str) -> Delivery {
     body(&[item("AUTHORISATION", reference, &json!("true"), date)])
 }
 
-fn adyen() -> Sender {
+pub(crate) fn adyen() -> Sender {
     Sender {
         policy: sender::adyen,
         done: Answer::text("[accepted]").with_status(StatusCode::ACCEPTED),

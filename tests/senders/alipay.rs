@@ -43,7 +43,7 @@ impl Trade {
     }
 }
 
-fn alipay() -> Sender {
+pub(crate) fn alipay() -> Sender {
     Sender {
         policy: sender::alipay,
         done: Answer::text("success"),

@@ -50,7 +50,7 @@ fn sender_of(first: Delivery, redelivered: Delivery, other: Delivery) -> Sender 
     }
 }
 
-fn cloudevents() -> Sender {
+pub(crate) fn cloudevents() -> Sender {
     sender_of(
         binary("/shop/orders", "A234-1234-1234", "2026-11-30T10:15:09Z"),
         binary("/shop/orders", "A234-1234-1234", "2026-11-30T10:16:09Z"),

@@ -27,7 +27,7 @@ fn push(guid: &str) -> Delivery {
 
 const GUID: &str = "72d3162e-cc78-11e3-81ab-4c9367dc0958";
 
-fn github() -> Sender {
+pub(crate) fn github() -> Sender {
     Sender {
         policy: sender::github,
         done: Answer::text("deployed"),

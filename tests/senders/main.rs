@@ -9,6 +9,7 @@ mod cloudevents;
 mod common;
 mod github;
 mod receiver;
+mod redirects;
 mod shopify;
 mod sns;
 mod standard_webhooks;

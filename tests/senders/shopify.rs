@@ -23,7 +23,7 @@ fn paid(id: &str, event: &str) -> Delivery {
     webhook("/shopify", id, event, "orders/paid", "XWmrwMey6OsLMeiZKwP4FppHH3cmAiiJJAweH5Jo4bM=")
 }
 
-fn shopify() -> Sender {
+pub(crate) fn shopify() -> Sender {
     Sender {
         policy: sender::shopify,
         done: Answer::new(StatusCode::OK),

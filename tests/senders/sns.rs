@@ -41,7 +41,7 @@ fn notification(id: &str) -> Delivery {
     message("Notification", id, r#"{"orderId":"O-1"}"#)
 }
 
-fn sns() -> Sender {
+pub(crate) fn sns() -> Sender {
     Sender {
         policy: sender::sns,
         done: Answer::new(StatusCode::OK),

@@ -21,7 +21,7 @@ fn paid(id: &str, timestamp: &str, signature: &str) -> Delivery {
     with_header(delivery, "webhook-signature", signature)
 }
 
-fn standard() -> Sender {
+pub(crate) fn standard() -> Sender {
     Sender {
         policy: sender::standard_webhooks,
         done: Answer::new(StatusCode::NO_CONTENT),

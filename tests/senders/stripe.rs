@@ -35,7 +35,7 @@ fn refunded(id: &str, so_far: u32) -> Delivery {
     event(id, "charge.refunded", &object, 1_796_000_001)
 }
 
-fn stripe() -> Sender {
+pub(crate) fn stripe() -> Sender {
     let object = json!({ "id": "pi_1", "object": "payment_intent", "amount": 96000 });
     let at = |time| event("evt_1", "payment_intent.succeeded", &object, time);
     Sender {

@@ -30,7 +30,7 @@ fn xml(text: &'static str) -> Answer {
     Answer::text(text)
 }
 
-fn wechat() -> Sender {
+pub(crate) fn wechat() -> Sender {
     Sender {
         policy: sender::wechat_pay_v2,
         done: xml(DONE),

@@ -58,7 +58,7 @@ fn paid(id: &str, order: &str, total: u32) -> Delivery {
     )
 }
 
-fn wechat() -> Sender {
+pub(crate) fn wechat() -> Sender {
     Sender {
         policy: || sender::wechat_pay_v3(open),
         done: Answer::new(StatusCode::NO_CONTENT),

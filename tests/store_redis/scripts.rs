@@ -104,6 +104,14 @@ async fn broken_numbers_are_foreign() {
         record("R", &"x".repeat(16), "000001"),
         record("R", &format!("{:016}", 1), "00x001"),
         record("R", &format!("{:016}", 1), "")[..84].to_vec(),
+        // What Lua takes for numbers, and no transition writes.
+        record("I", &format!("{:>16}", "inf"), "000001"),
+        record("I", &format!("{:>16}", "nan"), "000001"),
+        record("I", &format!("{:>16}", "1"), "000001"),
+        record("I", &format!("{:016}", -1), "000001"),
+        record("I", "0x00000000000001", "000001"),
+        record("I", "00000000000001e9", "000001"),
+        record("R", &format!("{:016}", 1), "0001.5"),
     ] {
         raw.set("s", &broken).await;
         assert_eq!(text(&raw.claim("s", 1, "").await[0]), "V");

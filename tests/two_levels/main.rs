@@ -1,6 +1,12 @@
 //! Two levels of identity: a delivery id, and the business key that stays when the sender makes a new
 //! id for the same event.
 
+mod nested;
+mod own_record;
+mod tenants;
+mod unprotected;
+mod unreadable;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -12,8 +18,8 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_idempotency::{
-    IdempotencyLayer, MemoryStore, Mismatch, Operation, Outcome, Policy, RedisStore, Rule, Store,
-    json,
+    IdempotencyLayer, MemoryStore, Mismatch, Operation, Outcome, Policy, Previous, RedisStore,
+    Rule, Store, json,
 };
 use tower_idempotency_test_support::RedisServer;
 
@@ -25,6 +31,8 @@ type Seen = (String, Option<String>, String);
 struct Shop {
     runs: Arc<Mutex<HashMap<String, u32>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// What each run found.
+    found: Arc<Mutex<Vec<Previous>>>,
     mismatches: Arc<Mutex<Vec<Mismatch>>>,
     /// What the next run says of itself.
     next: Arc<Mutex<Option<Outcome>>>,
@@ -33,6 +41,10 @@ struct Shop {
 impl Shop {
     fn runs(&self, order: &str) -> u32 {
         self.runs.lock().unwrap().get(order).copied().unwrap_or_default()
+    }
+
+    fn found(&self) -> Vec<Previous> {
+        self.found.lock().unwrap().clone()
     }
 
     fn policy(&self) -> Policy {
@@ -52,6 +64,7 @@ impl Shop {
                 let delivery = operation.delivery_id().map(str::to_owned);
                 *shop.runs.lock().unwrap().entry(order.clone()).or_default() += 1;
                 let charge = operation.downstream_key("charge");
+                shop.found.lock().unwrap().push(operation.previous());
                 shop.seen.lock().unwrap().push((order.clone(), delivery, charge));
                 tokio::time::sleep(Duration::from_millis(3)).await;
                 let outcome = shop.next.lock().unwrap().take().unwrap_or(Outcome::Keep);
@@ -80,6 +93,11 @@ async fn deliver(app: &Router, body: String) -> Answer {
         replayed: head.headers.contains_key("idempotent-replayed"),
         body: String::from_utf8(body.to_vec()).unwrap(),
     }
+}
+
+fn assert_refused(answer: &Answer, kind: &str) {
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.body);
+    assert!(answer.body.contains(&format!("/problems/{kind}/")), "{}", answer.body);
 }
 
 fn notification(id: &str, order: &str, amount: &str) -> String {

@@ -37,6 +37,8 @@ use crate::{
 /// How many store calls the keeper makes at once.
 const CALLS_AT_ONCE: usize = 256;
 
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
+
 /// How long the store may take for a late write.
 const CALL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -131,7 +133,9 @@ impl Keeper {
 
     /// Starts nothing new, and waits until everything has ended or the time is over.
     pub(crate) async fn drain(&self, within: Duration) -> Drained {
-        let until = Instant::now() + within;
+        let now = Instant::now();
+        // Longer than any clock counts is as long as it takes.
+        let until = now.checked_add(within).unwrap_or(now + FOREVER);
         self.inner.draining.store(true, Ordering::SeqCst);
         self.schedule().hurry(Instant::now());
         self.start_task();

@@ -15,6 +15,9 @@ use crate::{
     telemetry,
 };
 
+/// How much later than it should a runtime that runs may do what is due.
+pub(super) const RUNTIME_MAY_LAG: Duration = Duration::from_millis(500);
+
 /// An execution whose lease is renewed.
 pub(super) struct Run {
     pub(super) grant: Grant,
@@ -29,6 +32,15 @@ pub(super) struct Run {
     /// Whoever waits for a renewal that is on its way.
     waiting: Option<oneshot::Sender<()>>,
     stopped: bool,
+}
+
+impl Run {
+    /// How long one renewal may take. No longer than it takes until the next is due, so that a lease
+    /// that lapses while the store hangs is noticed.
+    pub(super) fn call_within(&self) -> Duration {
+        let policy = self.operation.subject().rule.policy();
+        policy.call_within.min(self.grant.lease / 3)
+    }
 }
 
 /// A running execution as the keeper knows it. When it is dropped the keeper forgets it.
@@ -76,10 +88,10 @@ impl Keeper {
 }
 
 impl Watched {
-    /// Stops the renewals, and waits for one that is on its way: it must not arrive after what ends
-    /// the grant.
+    /// Stops the renewals, and waits for one that is on its way, as long as it may take: it should not
+    /// arrive after what ends the grant, and changes nothing if it does.
     pub(in crate::operation) async fn stop(&self) {
-        let waiting = {
+        let (waiting, within) = {
             let mut schedule = self.keeper.schedule();
             schedule.unset_due(self.id);
             let Some(run) = schedule.runs.get_mut(&self.id) else { return };
@@ -89,10 +101,11 @@ impl Watched {
             }
             let (ended, waiting) = oneshot::channel();
             run.waiting = Some(ended);
-            waiting
+            (waiting, run.call_within() + RUNTIME_MAY_LAG)
         };
-        // An error means that the renewal was dropped: it is over too.
-        let _ = waiting.await;
+        // An error means that the renewal was dropped: it is over too. It takes longer where another
+        // runtime has it and has stopped running: one that is driven call by call.
+        let _ = timeout(within, waiting).await;
     }
 }
 
@@ -122,9 +135,10 @@ impl Renewal {
             self.next = None;
             return;
         }
+        let within = self.with_run(|run| run.call_within()).unwrap_or_default();
         let sent = Instant::now();
         let store = self.keeper.inner.store.clone();
-        let written = timeout(self.call_within(&grant), store.renew(grant.clone()))
+        let written = timeout(within, store.renew(grant.clone()))
             .await
             .unwrap_or_else(|_| Err(StoreError::too_slow()));
         match written {
@@ -147,13 +161,6 @@ impl Renewal {
                 self.failed(&grant);
             }
         }
-    }
-
-    /// How long one renewal may take. No longer than it takes until the next is due, so that a lease
-    /// that lapses while the store hangs is noticed.
-    fn call_within(&self, grant: &Grant) -> Duration {
-        let policy = self.with_run(|run| run.operation.subject().rule.policy().call_within);
-        policy.unwrap_or_default().min(grant.lease / 3)
     }
 
     fn with_run<T>(&self, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
@@ -219,7 +226,7 @@ impl Drop for Renewal {
             drop(run.waiting.take());
             return;
         }
-        let Some(next) = self.next else { return };
+        let Some(next) = self.next else { return schedule.unset_due(self.id) };
         let wake = schedule.set_due(self.id, next);
         drop(schedule);
         if wake {

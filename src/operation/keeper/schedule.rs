@@ -7,7 +7,11 @@ use std::{
 
 use tokio::{runtime::Id, task::AbortHandle, time::Instant};
 
-use super::{Drained, late::Late, renewal::Run};
+use super::{
+    Drained,
+    late::Late,
+    renewal::{RUNTIME_MAY_LAG, Run},
+};
 use crate::{record::Grant, telemetry};
 
 /// How much waits for the store at most.
@@ -27,6 +31,16 @@ impl Default for Limits {
 /// How long a task stays when there is nothing left to do.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// When something is due, and its number.
+type Queue = BTreeSet<(Instant, u64)>;
+
+/// What is due goes in this order, so that nothing late makes later what is not: a lease ends at its
+/// time; an answer that is not stored has no lease that is renewed; what is released only keeps
+/// others waiting.
+const RENEWALS: usize = 0;
+const COMPLETIONS: usize = 1;
+const RELEASES: usize = 2;
+
 /// Runs and late writes by number, and the order in which they are due.
 #[derive(Default)]
 pub(super) struct Schedule {
@@ -34,7 +48,7 @@ pub(super) struct Schedule {
     pub(super) runs: HashMap<u64, Run>,
     releases: BTreeMap<u64, Late>,
     completions: BTreeMap<u64, Late>,
-    due: BTreeSet<(Instant, u64)>,
+    due: [Queue; 3],
     last: u64,
     /// Late writes that are being sent.
     sending: usize,
@@ -75,9 +89,9 @@ impl Schedule {
         if let Some(run) = self.runs.get_mut(&id)
             && let Some(before) = run.due.replace(due)
         {
-            self.due.remove(&(before, id));
+            self.due[RENEWALS].remove(&(before, id));
         }
-        self.due.insert((due, id));
+        self.due[RENEWALS].insert((due, id));
         // A time that is past is that of a task that is awake; another may sleep for longer.
         let now = Instant::now();
         self.wake_at.is_none_or(|wake_at| due < wake_at || wake_at <= now)
@@ -86,7 +100,7 @@ impl Schedule {
     /// Renews the run's lease no more.
     pub(super) fn unset_due(&mut self, id: u64) {
         if let Some(due) = self.runs.get_mut(&id).and_then(|run| run.due.take()) {
-            self.due.remove(&(due, id));
+            self.due[RENEWALS].remove(&(due, id));
         }
     }
 
@@ -100,7 +114,7 @@ impl Schedule {
         if self.releases.len() + self.completions.len() >= self.limits.writes {
             match self.releases.pop_first() {
                 Some((id, oldest)) => {
-                    self.due.remove(&(oldest.due, id));
+                    self.due[RELEASES].remove(&(oldest.due, id));
                     self.dropped += 1;
                     telemetry::late_release_dropped(self.dropped);
                 }
@@ -134,9 +148,10 @@ impl Schedule {
     /// Makes all late writes due, as far as they may be sent.
     pub(super) fn hurry(&mut self, now: Instant) {
         for (id, late) in self.releases.iter_mut().chain(&mut self.completions) {
-            self.due.remove(&(late.due, *id));
+            let queue = &mut self.due[queue_of(late)];
+            queue.remove(&(late.due, *id));
             late.due = late.not_before.max(now);
-            self.due.insert((late.due, *id));
+            queue.insert((late.due, *id));
         }
     }
 
@@ -149,23 +164,31 @@ impl Schedule {
 
     /// What the task of this runtime does next.
     pub(super) fn next(&mut self, now: Instant, task: Id) -> Step {
-        let Some(&(due, id)) = self.due.first() else {
-            return self.idle(now, task);
-        };
+        let first = self.due.iter().filter_map(|queue| queue.first()).map(|(due, _)| *due).min();
+        let Some(first) = first else { return self.idle(now, task) };
         self.idle_since = None;
-        if due > now {
-            self.wake_at = Some(due);
-            return Step::SleepUntil(due);
+        if first > now {
+            self.wake_at = Some(first);
+            return Step::SleepUntil(first);
         }
-        self.due.pop_first();
+        let is_due = |queue: &Queue| queue.first().is_some_and(|(due, _)| *due <= now);
+        let taken = self.due.iter_mut().find(|queue| is_due(queue)).and_then(Queue::pop_first);
+        let (_, id) = taken.expect("one of the queues is due, as was just seen");
+        Step::Do(self.take(now, id))
+    }
+
+    fn take(&mut self, now: Instant, id: u64) -> Due {
         if let Some(run) = self.runs.get_mut(&id) {
-            run.due = None;
             run.renewing = true;
-            return Step::Do(Due::Renewal(id, run.grant.clone()));
+            // Until then it has said when it is due next, unless its runtime has stopped running.
+            let otherwise = now + run.call_within() + RUNTIME_MAY_LAG;
+            run.due = Some(otherwise);
+            self.due[RENEWALS].insert((otherwise, id));
+            return Due::Renewal(id, run.grant.clone());
         }
         let late = self.releases.remove(&id).or_else(|| self.completions.remove(&id));
         self.sending += 1;
-        Step::Do(Due::Late(late.expect("what is due is a run or a late write")))
+        Due::Late(late.expect("what is due is a run or a late write"))
     }
 
     fn idle(&mut self, now: Instant, task: Id) -> Step {
@@ -201,13 +224,17 @@ impl Schedule {
             late.id = self.last;
         }
         late.due = due.max(late.not_before);
-        self.due.insert((late.due, late.id));
+        self.due[queue_of(&late)].insert((late.due, late.id));
         if late.is_release() {
             self.releases.insert(late.id, late);
         } else {
             self.completions.insert(late.id, late);
         }
     }
+}
+
+fn queue_of(late: &Late) -> usize {
+    if late.is_release() { RELEASES } else { COMPLETIONS }
 }
 
 #[cfg(test)]
@@ -246,8 +273,8 @@ mod tests {
     /// Takes what is due, in order: its key, and how many bytes of an answer it holds.
     fn taken(schedule: &mut Schedule, now: Instant) -> Vec<(RecordKey, usize)> {
         let mut taken = Vec::new();
-        while schedule.due.first().is_some_and(|(due, _)| *due <= now) {
-            let task = tokio::runtime::Handle::current().id();
+        let task = tokio::runtime::Handle::current().id();
+        while schedule.due.iter().any(|queue| !queue.is_empty()) {
             let Step::Do(Due::Late(late)) = schedule.next(now, task) else { break };
             schedule.end_late(late.bytes());
             taken.push((late.key(), late.bytes()));
@@ -290,6 +317,20 @@ mod tests {
         let left = taken(&mut schedule, now);
         assert_eq!(left, [(key(1), 60), (key(2), 4), (key(3), 4), (key(4), 32)]);
         assert_eq!(schedule.late_bytes, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_go_before_releases_however_long_those_have_waited() {
+        let now = Instant::now();
+        let mut schedule = schedule(10, 100);
+        for late in [release(1), release(2), completion(3, 9), completion(4, 9)] {
+            schedule.add_late(late, now);
+        }
+        let late = now + SECOND;
+        schedule.add_late(completion(5, 9), late);
+        let order = taken(&mut schedule, late).into_iter().map(|(key, _)| key);
+        assert!(order.eq([3, 4, 5, 1, 2].map(key)));
+        assert!(schedule.left().is_clean());
     }
 
     #[tokio::test(start_paused = true)]

@@ -191,7 +191,7 @@ fn give_back(found: &Record, now: Now, grant: &Grant, reason: Reason) -> Step<Wr
     };
     if lost {
         record.fence = found.fence.max(grant.fence.get());
-        record.attempt = attempts(grant.attempt);
+        record.attempt = found.attempt.max(attempts(grant.attempt));
         record.print = grant.print;
         record.before = grant.previous;
         record.payload = grant.label.clone();

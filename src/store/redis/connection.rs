@@ -25,6 +25,8 @@ use crate::store::{StoreError, StoreErrorKind};
 
 /// The whole of an attempt to connect: name, TCP, log-in and the first word about the time.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Longer than an attempt takes on a busy machine.
+const TAKEN_FOR_STOPPED_AFTER: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A connection that let this many calls in a row go unanswered is taken for half open.
@@ -43,8 +45,8 @@ pub(super) struct Link {
 enum Status {
     /// Whoever calls next connects, but not before the pause is over. Until then this is why not.
     Down(Option<Pause>),
-    /// A task is connecting, on the runtime of the caller that started it.
-    Connecting(u64),
+    /// A task is connecting, on the runtime of the caller that started it, and since then.
+    Connecting(u64, Instant),
     Up(Arc<Connection>),
 }
 
@@ -111,7 +113,7 @@ impl Link {
                 Status::Down(Some(pause)) if Instant::now() < pause.until => {
                     return Err(StoreError::new(pause.kind, pause.message.clone()));
                 }
-                Status::Down(_) | Status::Connecting(_) => {}
+                Status::Down(_) | Status::Connecting(..) => {}
             }
             self.connect_unless_somebody_does();
             if changes.changed().await.is_err() {
@@ -124,8 +126,14 @@ impl Link {
         let generation = self.generations.fetch_add(1, Relaxed) + 1;
         let mut mine = false;
         self.status.send_if_modified(|status| {
-            if matches!(status, Status::Down(pause) if pause.as_ref().is_none_or(Pause::is_over)) {
-                *status = Status::Connecting(generation);
+            let nobody_does = match status {
+                Status::Down(pause) => pause.as_ref().is_none_or(Pause::is_over),
+                // An attempt has an end of its own, unless its runtime is there and does not run.
+                Status::Connecting(_, since) => since.elapsed() > TAKEN_FOR_STOPPED_AFTER,
+                Status::Up(_) => false,
+            };
+            if nobody_does {
+                *status = Status::Connecting(generation, Instant::now());
                 mine = true;
             }
             // Nobody waits for a beginning.
@@ -145,9 +153,9 @@ impl Link {
         self.status.send_if_modified(|status| {
             let connecting = match status {
                 Status::Down(_) => return false,
-                Status::Connecting(current) if *current == generation => true,
+                Status::Connecting(current, _) if *current == generation => true,
                 Status::Up(connection) if connection.generation == generation => false,
-                Status::Connecting(_) | Status::Up(_) => return false,
+                Status::Connecting(..) | Status::Up(_) => return false,
             };
             let pause = why.and_then(|why| self.pause(connecting, why));
             replaced = Some(std::mem::replace(status, Status::Down(pause)));
@@ -213,7 +221,7 @@ impl Task {
         match made {
             Ok(Ok(connection)) => {
                 link.status.send_if_modified(|status| {
-                    let mine = matches!(status, Status::Connecting(g) if *g == self.generation);
+                    let mine = matches!(status, Status::Connecting(g, _) if *g == self.generation);
                     if mine {
                         *status = Status::Up(Arc::new(connection));
                     }

@@ -162,7 +162,13 @@ impl RedisStore {
             return Err(late);
         };
         asked.map_err(|failure| match failure {
-            Failure::Store(error) => error,
+            Failure::Store(error) => {
+                // Replies that do not fit what was asked may be out of step, and would stay so.
+                if error.is_garbled() {
+                    self.link.replace(&connection, &error);
+                }
+                error
+            }
             Failure::Server(error) => {
                 let refused = refused::by_server(what, &error);
                 if refused::is_read_only(&error) {
@@ -211,8 +217,9 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// `bind`, then `claim`, in one write. Both again with their texts if the server does not know
-    /// one of them: the same token gets the same grant, and binding twice is binding once.
+    /// `bind`, then `claim`, in one write. Each again with its text if the server does not know it, and
+    /// that one alone: a claim that was granted and comes again might come too late, and be answered
+    /// as if it never was.
     async fn bind_and_claim(
         &self,
         connection: &Connection,
@@ -221,14 +228,21 @@ impl RedisStore {
         claim_command: Cmd,
     ) -> Result<Claimed, Failure> {
         let (first, bind) = command::bind(&self.name(&alias.key), claim, alias);
-        let mut answers = connection.send_all(&command::pair(&bind, &claim_command)).await?;
-        if answers.iter().any(refused::is_no_script) {
-            let bind = first.spelled_out(&bind);
-            let claim = script::CLAIM.spelled_out(&claim_command);
-            answers = connection.send_all(&command::pair(&bind, &claim)).await?;
+        let answers = connection.send_all(&command::pair(&bind, &claim_command)).await?;
+        let [mut bound, mut claimed] = both(answers)?;
+        match (refused::is_no_script(&bound), refused::is_no_script(&claimed)) {
+            (false, false) => {}
+            (true, true) => {
+                let (bind, claim) =
+                    (first.spelled_out(&bind), script::CLAIM.spelled_out(&claim_command));
+                let answers = connection.send_all(&command::pair(&bind, &claim)).await?;
+                [bound, claimed] = both(answers)?;
+            }
+            (true, false) => bound = connection.send(&first.spelled_out(&bind)).await?,
+            (false, true) => {
+                claimed = connection.send(&script::CLAIM.spelled_out(&claim_command)).await?;
+            }
         }
-        let [bound, claimed] =
-            <[Value; 2]>::try_from(answers).map_err(|_| reply::garbled("bind and claim"))?;
         let bound = self.read(connection, first, bound)?;
         let not_bound =
             if claim.is_look() { bound.seen_by_look(claim)? } else { bound.not_bound()? };
@@ -237,6 +251,10 @@ impl RedisStore {
         }
         Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
     }
+}
+
+fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
+    answers.try_into().map_err(|_| reply::garbled("bind and claim"))
 }
 
 impl fmt::Debug for RedisStore {

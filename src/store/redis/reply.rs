@@ -195,6 +195,10 @@ impl Reply {
                 self.number()?;
                 let (fence, attempt) = (self.fence()?, self.attempt()?);
                 let Some(previous) = previous(self.one()?) else { return self.garbled() };
+                // Another claim's, where the replies are out of step.
+                if self.array()? != *claim.token.as_bytes() {
+                    return self.garbled();
+                }
                 Claimed::Granted(claim.granted(fence, attempt, previous))
             }
             b'C' => {
@@ -284,10 +288,12 @@ mod tests {
         Value::BulkString(bytes.to_vec())
     }
 
+    const TOKEN: [u8; 16] = [5; 16];
+
     fn claim() -> Claim {
         let key = RecordKey::from_bytes([1; 32]);
         let second = Duration::from_secs(1);
-        Claim::new(key, ClaimToken::random(), None, second, second, second)
+        Claim::new(key, ClaimToken::from_bytes(TOKEN), None, second, second, second)
     }
 
     fn claimed(fields: &[Value]) -> Result<Claimed, StoreError> {
@@ -296,10 +302,10 @@ mod tests {
 
     #[test]
     fn every_answer_that_is_none_is_an_error_that_names_the_script() {
-        let whole =
-            [bulk(b"A"), bulk(b"5000"), bulk(b""), bulk(b"6000"), bulk(b"70"), Value::Int(1)];
-        let mut granted = whole.to_vec();
-        granted.push(bulk(b"-"));
+        let fence = [bulk(b"6000"), bulk(b"70"), Value::Int(1)];
+        let mut granted = vec![bulk(b"A"), bulk(b"5000"), bulk(b"")];
+        granted.extend(fence);
+        granted.extend([bulk(b"-"), bulk(&TOKEN)]);
         assert!(matches!(claimed(&granted), Ok(Claimed::Granted(_))));
         for broken in 0..granted.len() {
             let cut = claimed(&granted[..broken]).unwrap_err();
@@ -308,6 +314,11 @@ mod tests {
             let mut wrong = granted.clone();
             wrong[broken] = Value::Okay;
             assert!(claimed(&wrong).is_err(), "field {broken}");
+        }
+        for token in [&[6; 16][..], &TOKEN[..15], b""] {
+            let mut anothers = granted.clone();
+            anothers[7] = bulk(token);
+            assert_eq!(claimed(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
         }
         for letter in [&b"E"[..], b"?", b"", b"AA"] {
             let mut wrong = granted.clone();

@@ -60,7 +60,7 @@ pub use token::{
 };
 pub use unknown::{
     a_crash_leaves_abandoned, f1_unknown_is_never_laundered, f10_failed_is_not_released,
-    f12_given_up_is_never_revived,
+    f12_given_up_is_never_revived, unknown_told_again_counts_every_grant,
 };
 pub use walk::{Walk, random_walk};
 
@@ -112,6 +112,7 @@ pub async fn run_all<S: Store, W: World>(store: &S, world: &W) {
     f1_unknown_is_never_laundered(store, world).await;
     f10_failed_is_not_released(store, world).await;
     f12_given_up_is_never_revived(store, world).await;
+    unknown_told_again_counts_every_grant(store, world).await;
     fingerprint_first(store, world).await;
     f14_bound_fingerprint_survives(store, world).await;
     f15_another_principal_takes_nothing_over(store, world).await;

@@ -114,3 +114,20 @@ pub async fn f12_given_up_is_never_revived<S: Store, W: World>(store: &S, world:
     case.complete(&grant, "it happened", Written::Stored).await;
     case.completed(case.ask(token())).await;
 }
+
+/// An unknown outcome that is told once more, after a verdict has let another run and that one gave
+/// back, is unknown again, and no grant is forgotten in the count.
+pub async fn unknown_told_again_counts_every_grant<S: Store, W: World>(store: &S, _: &W) {
+    let case = Case::new(store, "unknown_told_again_counts_every_grant");
+    let first = case.grant().await;
+    case.release(&first, Reason::Unknown, Written::Stored).await;
+    let seen = case.abandoned(case.ask(token())).await;
+    let second = case.granted(case.taking(token(), Takeover::Only(seen.mark))).await;
+    case.release(&second, Reason::DidNotHappen, Written::Stored).await;
+    case.release(&first, Reason::Unknown, Written::Restored).await;
+    let seen = case.abandoned(case.ask(token())).await;
+    case.same("attempt", 2, seen.attempt);
+    case.same("fence", second.fence, seen.mark.fence);
+    let third = case.granted(case.taking(token(), Takeover::Only(seen.mark))).await;
+    case.same("attempt", 3, third.attempt);
+}

@@ -2,7 +2,8 @@
 
 use std::{env, time::Duration};
 
-/// `--listen 127.0.0.1:0 --redis URL --prefix NAME --journal FILE --lease-ms 30000 [--rerun] [--abrupt]`
+/// `--listen 127.0.0.1:0 --redis URL --prefix NAME --journal FILE --lease-ms 30000 [--rerun] [--orders]
+/// [--abrupt]`
 pub(crate) struct Arguments {
     pub(crate) listen: String,
     pub(crate) redis: String,
@@ -11,6 +12,8 @@ pub(crate) struct Arguments {
     pub(crate) lease: Duration,
     /// Whether abandoned operations are run again.
     pub(crate) rerun: bool,
+    /// Whether a run is of an `order`, whatever the `id` of its delivery.
+    pub(crate) orders: bool,
     /// Told to end, it leaves its connections alone and waits for the layer only.
     pub(crate) abrupt: bool,
 }
@@ -24,6 +27,7 @@ impl Arguments {
             journal: String::new(),
             lease: Duration::from_secs(30),
             rerun: false,
+            orders: false,
             abrupt: false,
         };
         let mut words = env::args().skip(1);
@@ -31,6 +35,10 @@ impl Arguments {
             match word.as_str() {
                 "--rerun" => {
                     read.rerun = true;
+                    continue;
+                }
+                "--orders" => {
+                    read.orders = true;
                     continue;
                 }
                 "--abrupt" => {

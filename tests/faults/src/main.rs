@@ -91,6 +91,9 @@ fn layer(arguments: &Arguments) -> Result<IdempotencyLayer, Box<dyn Error>> {
     if arguments.rerun {
         policy = policy.rerun_abandoned();
     }
+    if arguments.orders {
+        policy = policy.business_key(json("/order"));
+    }
     Ok(IdempotencyLayer::new(store, Rule::new("run", policy)))
 }
 

@@ -9,6 +9,7 @@ mod broken_redis;
 mod broken_wire;
 mod disconnects;
 mod killed;
+mod orders;
 mod shared_redis;
 mod shutdown;
 mod site;

@@ -42,13 +42,15 @@ pub(crate) struct Site {
     directory: Directory,
     pub(crate) lease: Duration,
     pub(crate) rerun: bool,
+    orders: bool,
     abrupt: bool,
 }
 
 impl Site {
     /// Servers that refuse what is abandoned, with leases that do not end in a test.
     pub(crate) fn new() -> Self {
-        Self { directory: Directory::new(), lease: LONG_LEASE, rerun: false, abrupt: false }
+        let directory = Directory::new();
+        Self { directory, lease: LONG_LEASE, rerun: false, orders: false, abrupt: false }
     }
 
     pub(crate) fn lease(mut self, lease: Duration) -> Self {
@@ -59,6 +61,12 @@ impl Site {
     /// Servers that run again what is abandoned.
     pub(crate) fn rerun(mut self) -> Self {
         self.rerun = true;
+        self
+    }
+
+    /// Servers to which a delivery is of an `order`, whatever its `id`.
+    pub(crate) fn orders(mut self) -> Self {
+        self.orders = true;
         self
     }
 
@@ -80,6 +88,9 @@ impl Site {
         arguments.extend(["--lease-ms", lease.as_str()]);
         if self.rerun {
             arguments.push("--rerun");
+        }
+        if self.orders {
+            arguments.push("--orders");
         }
         if self.abrupt {
             arguments.push("--abrupt");
@@ -280,14 +291,19 @@ impl Address {
 
     /// Delivers until the answer is such a refusal; meanwhile it must be one of a run in progress.
     pub(crate) async fn deliver_until_refused(self, id: &str, kind: &str, within: Duration) {
+        self.send_until_refused(&json!({ "id": id }), kind, within).await;
+    }
+
+    /// The same of any run.
+    pub(crate) async fn send_until_refused(self, run: &Value, kind: &str, within: Duration) {
         let until = Instant::now() + within;
         loop {
-            let answer = self.deliver(id).await;
+            let answer = self.send(run).await;
             if answer.is_refusal(kind) {
                 return;
             }
             answer.assert_refusal("in_progress");
-            assert!(Instant::now() < until, "{id} was not refused as {kind} within {within:?}");
+            assert!(Instant::now() < until, "{run} was not refused as {kind} within {within:?}");
             sleep(AGAIN_AFTER).await;
         }
     }
@@ -323,6 +339,8 @@ pub(crate) async fn assert_records_are_of(runs: &Runs, redis: &RedisServer) {
             State::Completed => {
                 assert!(completed.insert((record.mark.fence.get(), record.attempt)));
             }
+            // Another name of one of the others.
+            State::Alias => {}
             // Called off: as good as absent.
             State::Released if record.attempt == 0 => {}
             _ => panic!("nobody runs, but there is {record:?}"),

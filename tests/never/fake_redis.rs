@@ -1,0 +1,114 @@
+//! A server that speaks the protocol of Redis and answers what a test wants.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+/// The words of a command.
+pub(crate) type Words = Vec<Vec<u8>>;
+
+/// Listens on a free port of 127.0.0.1, and ends when it is dropped.
+pub(crate) struct FakeRedis {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    serving: JoinHandle<()>,
+}
+
+impl FakeRedis {
+    /// One that answers every command with these bytes, whatever they are. It tells the time itself,
+    /// so that it is connected to.
+    pub(crate) async fn start(
+        answer: impl Fn(&Words) -> Vec<u8> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = connections.clone();
+        let serving = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve(stream, answer.clone()));
+            }
+        });
+        Self { port, connections, serving }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// How many connections there were.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FakeRedis {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, answer: impl Fn(&Words) -> Vec<u8>) {
+    let mut unread = BytesMut::new();
+    loop {
+        while let Some(words) = command(&mut unread) {
+            let bytes = match &words[0][..] {
+                b"TIME" => b"*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_vec(),
+                b"CLIENT" | b"SELECT" => b"+OK\r\n".to_vec(),
+                _ => answer(&words),
+            };
+            if stream.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        if !matches!(stream.read_buf(&mut unread).await, Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Takes the next whole command.
+fn command(unread: &mut BytesMut) -> Option<Words> {
+    let mut rest = &unread[..];
+    let count = number(&mut rest, b'*')?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let length = number(&mut rest, b'$')?;
+        words.push(rest.get(..length)?.to_vec());
+        rest = rest.get(length + 2..)?;
+    }
+    let taken = unread.len() - rest.len();
+    unread.advance(taken);
+    Some(words)
+}
+
+fn number(rest: &mut &[u8], mark: u8) -> Option<usize> {
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    assert_eq!(rest[0], mark, "clients send arrays of bulk strings");
+    let number = std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()?;
+    *rest = &rest[end + 2..];
+    Some(number)
+}
+
+/// An array of bulk strings.
+pub(crate) fn array(fields: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", fields.len()).into_bytes();
+    for field in fields {
+        bytes.extend_from_slice(format!("${}\r\n", field.len()).as_bytes());
+        bytes.extend_from_slice(field);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}

@@ -1,0 +1,170 @@
+//! A Redis whose replies are another's, garbage, hostile, or never come.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use tower_idempotency::{
+    ClaimToken, RecordKey, RedisStore, RefusalKind, Store,
+    store::{Alias, Claim, Claimed, StoreErrorKind},
+};
+use tower_idempotency_test_support::{Proxy, RedisServer};
+
+use crate::{
+    fake_redis::{FakeRedis, Words, array},
+    shop::{Shop, api, keyed, text},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn claim(key: u8) -> Claim {
+    let key = RecordKey::from_bytes([key; 32]);
+    Claim::new(key, ClaimToken::random(), None, 30 * SECOND, 60 * SECOND, SECOND)
+}
+
+/// A grant as the script answers it, for this token.
+fn granted(token: &[u8]) -> Vec<u8> {
+    array(&[b"A", b"1800000000000", b"", b"1800000030000", b"1800000000000000", b"1", b"-", token])
+}
+
+/// The claim token among the words of a claim.
+fn token_of(words: &Words) -> &[u8] {
+    // EVALSHA, the hash, how many keys, the key, then the arguments.
+    &words[4]
+}
+
+#[tokio::test]
+async fn a_grant_that_was_another_claims_starts_no_handler_and_ends_the_connection() {
+    let honest = Arc::new(AtomicBool::new(false));
+    let is_honest = honest.clone();
+    let server = FakeRedis::start(move |words| {
+        if is_honest.load(Ordering::SeqCst) {
+            return granted(token_of(words));
+        }
+        // What a reply looks like that was meant for the claim before this one.
+        granted(b"another's token.")
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let shop = Shop::new(store.clone(), api(), |_| async { text(200, "paid") });
+    let refused = shop.send(keyed("k")).await;
+    assert_eq!(refused.refusal(), Some(RefusalKind::StoreUnavailable));
+    assert_eq!(shop.runs.count(), 0);
+    let connections = server.connections();
+    assert!(connections > 1, "replies that are out of step stay so until the connection ends");
+
+    // The same words with the claim's own token are a grant.
+    honest.store(true, Ordering::SeqCst);
+    sleep(SECOND).await;
+    assert!(matches!(store.claim(claim(1)).await, Ok(Claimed::Granted(_))));
+    // A grant that names nobody is none.
+    let nameless = FakeRedis::start(|_| {
+        array(&[b"A", b"1800000000000", b"", b"1800000030000", b"1800000000000000", b"1", b"-"])
+    })
+    .await;
+    let store = RedisStore::connect(&nameless.url()).await.expect("it tells the time");
+    let error = store.claim(claim(1)).await.expect_err("no grant");
+    assert_eq!(error.kind(), StoreErrorKind::Garbled);
+}
+
+#[tokio::test]
+async fn whatever_a_server_answers_nothing_runs_and_nobody_waits() {
+    let hostile: Vec<Vec<u8>> = [
+        &b"$-1\r\n"[..],
+        b"*-1\r\n",
+        b"_\r\n",
+        b":1\r\n",
+        b"+OK\r\n",
+        b"-ERR no\r\n",
+        b"-\r\n",
+        b"*0\r\n",
+        b"*1\r\n$1\r\nA\r\n",
+        b"*2\r\n$1\r\nA\r\n$-1\r\n",
+        b"*9223372036854775807\r\n$1\r\nA\r\n",
+        b"*-9223372036854775808\r\n",
+        b"*2147483647\r\n",
+        b"$9223372036854775807\r\n",
+        b"$-9223372036854775808\r\n",
+        b"$4294967296\r\nA",
+        b"%9223372036854775807\r\n",
+        b"%-1\r\n",
+        b"~9223372036854775807\r\n",
+        b">2147483647\r\n",
+        b"|-1\r\n",
+        b"=-1\r\n",
+        b"!-5\r\n",
+        b"(99999999999999999999999999999\r\n",
+        b",nan\r\n",
+        b"\r\n\r\n\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff\r\n",
+        b"",
+    ]
+    .iter()
+    .map(|bytes| bytes.to_vec())
+    .chain([b"*1\r\n".repeat(100_000), b"*2\r\n".repeat(1000), vec![b'x'; 1 << 20]])
+    .chain([
+        array(&[b"A", b"18446744073709551615", b"", b"0", b"0", b"1", b"-", b"0123456789abcdef"]),
+        array(&[b"I", b"18446744073709551615", b"", b"18446744073709551615", b"0", b"4294967295"]),
+        array(&[b"X", b"18446744073709551615", b"", b"1", b"0", b"1", b"\xff"]),
+        array(&[b"X", b"9223372036854775807", b"", b"0", b"18446744073709551615", b"1", b""]),
+        array(&[b"C", b"18446744073709551615", b"", b"0", b"0", b"1", b"not an answer"]),
+        array(&[b"C", b"0", b"", b"18446744073709551615", b"0", b"1", b""]),
+        array(&[b"L", b"18446744073709551615", b"", b"short"]),
+        array(&[b"T", b"18446744073709551615", b""]),
+        array(&[b"M", b"1"]),
+        array(&[b"V", b"18446744073709551615"]),
+    ])
+    .collect();
+    for answer in hostile {
+        let shown = answer[..answer.len().min(40)].escape_ascii().to_string();
+        let bytes = answer.clone();
+        let server = FakeRedis::start(move |_| bytes.clone()).await;
+        let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+        let policy =
+            api().claim_within(Duration::from_millis(100)).call_within(Duration::from_millis(60));
+        let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
+        let asked = Instant::now();
+        let refused = shop.send(keyed("k")).await;
+        assert!(refused.refusal().is_some(), "{shown}: {refused:?}");
+        assert!(asked.elapsed() < 3 * SECOND, "{shown}: {:?}", asked.elapsed());
+        assert_eq!(shop.runs.count(), 0, "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_granted_is_never_called_free_because_the_server_forgot_the_alias_script()
+{
+    let server = RedisServer::start().await;
+    let proxy = Proxy::to(server.address()).await;
+    let store = RedisStore::connect(&proxy.redis_url()).await.expect("the proxy forwards");
+    // The server knows how to claim, and not how to bind.
+    assert!(matches!(store.claim(claim(1)).await, Ok(Claimed::Granted(_))));
+    let mut asked = claim(2);
+    asked.within = Duration::from_millis(150);
+    asked.alias = Some(Alias::new(RecordKey::from_bytes([3; 32]), 60 * SECOND));
+    let replies = proxy.counts().replies;
+    proxy.hold_replies();
+    let asking = tokio::spawn({
+        let (store, asked) = (store.clone(), asked.clone());
+        async move { store.claim(asked).await }
+    });
+    proxy.wait_until(|counts| counts.replies > replies).await;
+    // The first answer goes on, and what is sent after it comes too late.
+    proxy.heal();
+    proxy.hold_requests();
+    sleep(Duration::from_millis(200)).await;
+    proxy.heal();
+    let answer = asking.await.expect("no panic");
+    let mut look = claim(2);
+    look.within = Duration::ZERO;
+    let held = matches!(store.claim(look).await, Ok(Claimed::InProgress(_)));
+    let told = !matches!(answer, Ok(Claimed::Free));
+    assert!(told || !held, "somebody must know that it is granted: {answer:?}");
+}
