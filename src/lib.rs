@@ -79,6 +79,9 @@
 //! * A request that no rule is for, or that has no identity under [`Policy::optional`], passes
 //!   unprotected.
 //!
+//! With a row in the handler's own transaction the effect happens once, whatever the store loses:
+//! [`Ledger`], set by [`Policy::ledger`].
+//!
 //! An effect in somebody else's hands, such as a charge at a payment provider, is made once for good
 //! by sending [`Operation::downstream_key`] along with it.
 //!
@@ -90,6 +93,7 @@
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
+//! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
 //! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
 //!
 //! # Features
@@ -119,6 +123,7 @@ mod identity;
 mod layer;
 mod ledger;
 mod operation;
+pub mod operations;
 #[doc = include_str!("../docs/operations.md")]
 pub mod operating {}
 mod policy;
@@ -149,12 +154,12 @@ pub use identity::{
 #[cfg(feature = "xml")]
 pub use identity::{Xml, xml};
 pub use layer::IdempotencyLayer;
-pub use ledger::{Abandoned, Resolution, Resolver};
+pub use ledger::{Abandoned, Ledger, LedgerEntry, LedgerError, Resolution, Resolver, Sealed};
 pub use operation::{Drained, Handled, Operation};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,
-    RecordKey, State,
+    RecordKey, State, UnreadableAnswer,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use rule::{Rule, RuleError, Rules};

@@ -2,7 +2,13 @@
 
 mod describe;
 
-use std::{borrow::Cow, collections::HashMap, error::Error, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    error::Error,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use http::Method;
 
@@ -18,6 +24,8 @@ pub struct Rule {
     policy: Policy,
     path: Option<String>,
     methods: Option<Vec<Method>>,
+    /// Whether it was told that its handler does not enter the ledger.
+    pub(crate) not_entered: Arc<AtomicBool>,
 }
 
 impl Rule {
@@ -48,7 +56,13 @@ impl Rule {
             ));
         }
         policy.check().map_err(|error| RuleError::new(format!("rule {name:?}: {error}")))?;
-        Ok(Self { name: name.into(), policy, path: None, methods: None })
+        Ok(Self {
+            name: name.into(),
+            policy,
+            path: None,
+            methods: None,
+            not_entered: Arc::default(),
+        })
     }
 
     /// Only for paths of this pattern, in axum 0.8's syntax: `/orders/{id}/fulfil`, `/files/{*rest}`.

@@ -6,10 +6,12 @@
 
 use std::{fmt, time::Duration};
 
-use tracing::{Span, debug, error, field::Empty, info_span, warn};
+use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
 use crate::{
+    ledger::LedgerError,
     operation::Subject,
+    operations::Found,
     record::{Fence, Grant, RecordKey, State, Unreadable},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
@@ -118,6 +120,54 @@ pub(crate) fn outcome_uncertain(subject: &Subject, grant: &Grant, why: &str) {
         "outcome uncertain: the execution ended in a way that does not tell whether it happened; \
          its key is abandoned: find out whether it happened, then settle it"
     );
+}
+
+/// A handler succeeded and left no row, although there is a ledger.
+pub(crate) fn row_missing(subject: &Subject) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        "row missing: a handler succeeded without entering the policy's ledger, so that its effect and \
+         its row are not one transaction and a crash between them runs it again: enter first in the \
+         handler; said once a rule"
+    );
+}
+
+/// The ledger could not say what became of an abandoned operation.
+pub(crate) fn ledger_unavailable(subject: &Subject, error: &LedgerError) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        %error,
+        "ledger unavailable: it cannot say what became of an abandoned operation, whose deliveries are \
+         refused until it can: mend the database"
+    );
+}
+
+/// Somebody has settled an operation.
+pub(crate) fn settled(operation: &Found, verdict: &str, reason: &str, force: bool) {
+    let (key, attempt) = (operation.key.digest(), operation.attempt);
+    let label = &operation.label;
+    if force {
+        warn!(
+            key,
+            ?label,
+            attempt,
+            verdict,
+            ?reason,
+            "settled by force: somebody gave an operation a verdict although its owner may be alive: \
+             look for an event that it was fenced off"
+        );
+    } else {
+        info!(
+            key,
+            ?label,
+            attempt,
+            verdict,
+            ?reason,
+            "settled by hand: somebody gave it a verdict"
+        );
+    }
 }
 
 /// An execution is not the owner of its record any more.

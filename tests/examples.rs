@@ -17,6 +17,10 @@ use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use notification::Notification;
 use tokio::{net::TcpStream, process::Command, time::timeout};
+use tower_idempotency::{
+    ClaimToken, RecordKey, RedisStore, Store,
+    store::{Claim, Claimed},
+};
 use tower_idempotency_test_support::{Process, RedisServer, Signal};
 
 /// What the example promises, and some more for a machine that is busy.
@@ -477,4 +481,87 @@ async fn the_readme_publishes_what_the_rules_of_the_example_say() {
     let wrong = run("configured", &[]).await;
     assert!(!wrong.status.success());
     assert!(text(&wrong.stderr).contains("usage: configured describe"), "{wrong:?}");
+}
+
+/// Runs the example `operations` against this Redis: what it printed, or what it complained of.
+async fn operate(redis: &RedisServer, arguments: &[&str]) -> Result<String, String> {
+    let url = redis.url();
+    let of_the_shop = ["--redis", &url, "--prefix", "shop"];
+    let output = run("operations", &[arguments, &of_the_shop[..]].concat()).await;
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// A claim of an owner that never gives a sign of life.
+fn silent(key: RecordKey, label: &'static str, lease: Duration) -> Claim {
+    let hold = Duration::from_secs(600);
+    let mut claim = Claim::new(key, ClaimToken::random(), None, lease, hold, STORY_AT_MOST);
+    claim.label = label.into();
+    claim
+}
+
+#[tokio::test]
+async fn an_operator_lists_shows_and_settles_what_is_in_a_redis() {
+    let redis = RedisServer::start().await;
+    let store = RedisStore::connect(&redis.url()).await.unwrap().prefix("shop");
+    let short = Duration::from_millis(100);
+    let keys = [1, 2, 3].map(|n| RecordKey::from_bytes([n; 32]));
+    let labels = ["fulfil N-1", "fulfil N-2", "pay 3"];
+    for ((key, label), lease) in keys.into_iter().zip(labels).zip([short, short, 40 * 60 * short]) {
+        let claimed = store.claim(silent(key, label, lease)).await;
+        assert!(matches!(claimed, Ok(Claimed::Granted(_))), "{claimed:?}");
+    }
+    // It is the server's time that must pass.
+    tokio::time::sleep(2 * short).await;
+    let [one, two, three] = keys.map(|key| key.digest());
+
+    let list = operate(&redis, &["list"]).await.unwrap();
+    for (label, digest) in labels.into_iter().zip([&one, &two]) {
+        let line = list.lines().find(|line| line.contains(label)).expect(&list);
+        assert!(line.starts_with(digest.as_str()) && line.contains("abandoned"), "{list}");
+    }
+    assert!(list.ends_with("\n2 to settle or to wait for\n"), "{list}");
+    let show = operate(&redis, &["show", &one, "--lease", "0.1"]).await.unwrap();
+    for part in [&keys[0].to_string(), "\"fulfil N-1\"", "last sign of life  ", " s ago"] {
+        assert!(show.contains(part), "{show}");
+    }
+    assert!(operate(&redis, &["show", &three]).await.unwrap().contains("running for"));
+
+    let done = ["settle", &one, "done", "--answer", "success", "--reason", "the provider has it"];
+    let settled = operate(&redis, &done).await.unwrap();
+    assert!(settled.contains("the provider has it") && settled.contains("fulfil N-1"), "{settled}");
+    let not_done = ["settle", &two, "not-done", "--reason", "its order is open"];
+    let refused = operate(&redis, &not_done).await.unwrap_err();
+    assert!(refused.contains("handlers may run for 300 s"), "{refused}");
+    operate(&redis, &[&not_done[..], &["--max-run", "0.1"]].concat()).await.unwrap();
+    let living = ["settle", &three, "not-done", "--reason", "its process is dead"];
+    let refused = operate(&redis, &living).await.unwrap_err();
+    assert!(refused.contains("its owner is alive"), "{refused}");
+    operate(&redis, &[&living[..], &["--force"]].concat()).await.unwrap();
+    assert_eq!(operate(&redis, &["list"]).await.unwrap(), "0 to settle or to wait for\n");
+
+    // What deliveries meet now: an answer, and keys that may run.
+    for (key, may_run) in keys.into_iter().zip([false, true, true]) {
+        match store.claim(silent(key, "", short)).await.unwrap() {
+            Claimed::Granted(_) => assert!(may_run),
+            Claimed::Completed(done) => assert!(!may_run && done.payload.ends_with(b"success")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_operator_who_errs_is_told_what_is_right() {
+    let redis = RedisServer::start().await;
+    let cases: [(&[&str], &str); 6] = [
+        (&["lst"], "usage: operations list"),
+        (&["show", "0123456789abcdef"], "there is no record 0123456789abcdef"),
+        (&["settle", "0123456789abcdef", "done"], "settle needs a --reason"),
+        (&["settle", "0", "maybe", "--reason", "x"], "`maybe` is no verdict"),
+        (&["list", "--forced"], "`--forced` is no argument"),
+        (&["list", "--lease", "soon"], "`soon` is no number of seconds"),
+    ];
+    for (arguments, wrong) in cases {
+        let said = operate(&redis, arguments).await.unwrap_err();
+        assert!(said.contains(wrong), "{said}");
+    }
 }

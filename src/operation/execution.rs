@@ -15,14 +15,18 @@ use super::{
     Handled, Operation,
     capture::{Captured, answer_body},
     detach::{CatchPanic, Panic},
-    replay::{REPLAYED, replay, stored_headers, stored_trailers},
+    recovery::storable,
+    replay::{REPLAYED, refuse, replay, stored_headers, stored_trailers},
+    seal::{Truth, seal},
     settlement::Settlement,
+    wait::outcome_unknown,
     way::{Granted, Way},
 };
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
-    record::{Answer, Outcome, Previous},
+    record::{Answer, Outcome, Previous, encode},
+    refusal::is_grpc,
     telemetry,
 };
 
@@ -147,11 +151,8 @@ impl Execution {
         };
         match judged {
             Ok(Ending::Keep) => {
-                if let Some(payload) = self.settlement.keep(answer).await {
-                    // Another execution's answer is stored, and is the one everybody gets.
-                    if let Ok(response) = replay(self.operation.subject(), payload) {
-                        return Ok(response);
-                    }
+                if let Some(instead) = self.keep(answer, is_grpc(&head.headers)).await {
+                    return Ok(instead);
                 }
             }
             Ok(Ending::UNCERTAIN) if broken => {
@@ -167,6 +168,33 @@ impl Execution {
             }
         }
         Ok(Response::from_parts(head, body))
+    }
+
+    /// Stores an answer; what the client gets instead, if something else is the answer that everybody
+    /// gets, or nobody knows which is.
+    async fn keep<R>(&self, answer: Answer, grpc: bool) -> Option<Response<ResponseBody<R>>> {
+        let subject = self.operation.subject();
+        let policy = subject.rule.policy();
+        match seal(&self.operation, answer).await {
+            Truth::Own(answer) => {
+                let payload = self.settlement.keep(answer).await?;
+                // Another execution's answer is stored.
+                replay(subject, payload).ok()
+            }
+            Truth::Row(row) => {
+                let row = storable(row, policy.keep_cookies);
+                let payload = encode(&subject.record, &row, &[]);
+                let too_large = row.body().is_some_and(|body| body.len() > policy.answer_limit);
+                let kept = if too_large { row.without_body() } else { row };
+                let payload = self.settlement.keep(kept).await.unwrap_or(payload);
+                let no = |refusal| refuse(policy, refusal, grpc);
+                Some(replay(subject, payload).unwrap_or_else(no))
+            }
+            Truth::Unknown { why, withheld } => {
+                self.settlement.uncertain(&why).await;
+                withheld.then(|| refuse(policy, outcome_unknown(policy.profile), grpc))
+            }
+        }
     }
 
     /// What is stored of an answer, whether it broke off, and the body that is sent.

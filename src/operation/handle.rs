@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 
 use crate::{
     identity::Identity,
-    record::{Fence, FieldDigest, Kind, Previous, RecordKey, downstream_id},
+    ledger::LedgerEntry,
+    record::{Answer, Fence, FieldDigest, Kind, Previous, RecordKey, downstream_id},
     rule::Rule,
 };
 
@@ -68,6 +69,9 @@ struct Inner {
     fence: Fence,
     previous: Previous,
     uncertain: AtomicBool,
+    entered: AtomicBool,
+    /// The answer in the row that the handler left or found.
+    row: OnceLock<Answer>,
     over: AtomicBool,
     lost: AtomicBool,
     lost_notice: Notify,
@@ -101,6 +105,19 @@ impl Subject {
         self.delivery.as_ref().map(|delivery| to_text(delivery.as_bytes()))
     }
 
+    /// The row of this operation in a ledger.
+    pub(crate) fn ledger_entry(&self) -> LedgerEntry {
+        LedgerEntry {
+            rule: self.rule.name().to_owned(),
+            scope: self.scope.clone(),
+            key: Bytes::copy_from_slice(self.identity.as_bytes()),
+            delivery_id: self
+                .delivery
+                .as_ref()
+                .map(|delivery| Bytes::copy_from_slice(delivery.as_bytes())),
+        }
+    }
+
     pub(crate) fn scope_text(&self) -> Cow<'_, str> {
         to_text(&self.scope)
     }
@@ -118,6 +135,8 @@ impl Operation {
                 fence,
                 previous,
                 uncertain: AtomicBool::new(false),
+                entered: AtomicBool::new(false),
+                row: OnceLock::new(),
                 over: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 lost_notice: Notify::new(),
@@ -183,6 +202,37 @@ impl Operation {
     /// is abandoned at its end. An `Outcome` in the answer's extensions counts over it.
     pub fn mark_uncertain(&self) {
         self.inner.uncertain.store(true, Ordering::Relaxed);
+    }
+
+    /// Which row of a [`Ledger`](crate::Ledger) is this operation's.
+    pub fn ledger_entry(&self) -> LedgerEntry {
+        self.inner.subject.ledger_entry()
+    }
+
+    /// For a ledger's part in the handler: it has entered, so that all of the handler's effects stand
+    /// in one transaction with the row, or do not stand.
+    ///
+    /// A policy with a ledger warns of a handler that succeeds and did not enter.
+    pub fn entered(&self) {
+        self.inner.entered.store(true, Ordering::Relaxed);
+    }
+
+    /// For a ledger's part in the handler: the row of this operation has this answer, and is committed.
+    /// The layer then need not seal one, and gives everybody this answer, whatever the handler
+    /// answers. Implies [`Operation::entered`]. A row never changes: the first word counts.
+    ///
+    /// Danger: said before the commit has succeeded, it is an answer to something that may not happen.
+    pub fn left_row(&self, answer: &Answer) {
+        self.entered();
+        let _ = self.inner.row.set(answer.clone());
+    }
+
+    pub(crate) fn has_entered(&self) -> bool {
+        self.inner.entered.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn row(&self) -> Option<&Answer> {
+        self.inner.row.get()
     }
 
     /// Ends when this execution has lost its lease: another may be granted, or has been. It never

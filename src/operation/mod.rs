@@ -2,7 +2,8 @@
 //!
 //! `run` is the way of a protected request up to the grant, `execution` from the grant on. What they
 //! call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
-//! `wait` and `recovery` are for requests that were not granted, `replay` answers from the store,
+//! `wait` and `recovery` are for requests that were not granted, `seal` looks after the row of an answer
+//! where there is a ledger, `replay` answers from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
 
 mod capture;
@@ -15,6 +16,7 @@ mod prepare;
 mod recovery;
 mod replay;
 mod run;
+mod seal;
 mod settlement;
 mod wait;
 mod way;

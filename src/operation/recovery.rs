@@ -8,10 +8,11 @@ use super::{
     Shared,
     handle::Subject,
     replay::{stored_headers, stored_trailers},
+    seal::{seal_row, too_slow},
     wait::outcome_unknown,
 };
 use crate::{
-    ledger::{Abandoned, RESOLVER_WITHIN, Resolution},
+    ledger::{Abandoned, LEDGER_WITHIN, RESOLVER_WITHIN, Resolution, Sealed},
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
@@ -34,16 +35,19 @@ pub(super) async fn recover(
     record: &AbandonedRecord,
 ) -> Result<Takeover, Refusal> {
     let policy = subject.rule.policy();
-    let resolver = match &policy.on_abandoned {
+    let resolution = match &policy.on_abandoned {
         OnAbandoned::Rerun => return Ok(Takeover::Any),
-        OnAbandoned::Refuse => {
-            telemetry::abandoned(subject, record);
-            return Err(outcome_unknown(policy.profile));
+        OnAbandoned::Refuse => Resolution::Unknown,
+        OnAbandoned::Resolve(resolver) => {
+            let verdict = resolver.clone().resolve(describe(subject, record));
+            match timeout(RESOLVER_WITHIN, verdict).await.unwrap_or(Resolution::Unknown) {
+                Resolution::Done(answer) => sealed(subject, answer).await,
+                resolution => resolution,
+            }
         }
-        OnAbandoned::Resolve(resolver) => resolver.clone(),
+        OnAbandoned::Ledger => find(subject).await,
     };
-    let resolution = timeout(RESOLVER_WITHIN, resolver.resolve(describe(subject, record))).await;
-    match resolution.unwrap_or(Resolution::Unknown) {
+    match resolution {
         Resolution::Unknown => {
             telemetry::abandoned(subject, record);
             Err(outcome_unknown(policy.profile))
@@ -55,6 +59,33 @@ pub(super) async fn recover(
             let done = Verdict::Done(Kept::new(payload, policy.retention));
             settle(shared, subject, record.mark, done).await?;
             Ok(Takeover::Refuse)
+        }
+    }
+}
+
+/// What the ledger says: what has a row was done, and what has none was not.
+async fn find(subject: &Subject) -> Resolution {
+    let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Unknown };
+    let found = timeout(LEDGER_WITHIN, ledger.clone().find(subject.ledger_entry())).await;
+    match found.unwrap_or_else(|_| Err(too_slow())) {
+        Ok(Some(answer)) => Resolution::Done(answer),
+        Ok(None) => Resolution::NotDone,
+        Err(error) => {
+            telemetry::ledger_unavailable(subject, &error);
+            Resolution::Unknown
+        }
+    }
+}
+
+/// A resolver's answer with its row, where there is a ledger: no answer is kept without one.
+async fn sealed(subject: &Subject, answer: Answer) -> Resolution {
+    let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Done(answer) };
+    match seal_row(ledger.clone(), subject, answer.clone()).await {
+        Ok(Sealed::Written) => Resolution::Done(answer),
+        Ok(Sealed::Existing(row)) => Resolution::Done(row),
+        Err(error) => {
+            telemetry::ledger_unavailable(subject, &error);
+            Resolution::Unknown
         }
     }
 }
@@ -82,8 +113,8 @@ fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
     Refusal::store_unavailable()
 }
 
-/// What is stored of a resolver's answer is what would be stored of a handler's.
-fn storable(answer: Answer, keep_cookies: bool) -> Answer {
+/// What is stored of a resolver's or a row's answer is what would be stored of a handler's.
+pub(super) fn storable(answer: Answer, keep_cookies: bool) -> Answer {
     let (status, headers, body, trailers) = answer.into_parts();
     let headers = stored_headers(&headers, keep_cookies);
     let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, keep_cookies));

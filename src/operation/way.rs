@@ -339,7 +339,7 @@ fn business_key_missing() -> Refusal {
 fn unasked(policy: &Policy) -> Takeover {
     match policy.on_abandoned {
         OnAbandoned::Rerun => Takeover::Any,
-        OnAbandoned::Refuse | OnAbandoned::Resolve(_) => Takeover::Refuse,
+        OnAbandoned::Refuse | OnAbandoned::Resolve(_) | OnAbandoned::Ledger => Takeover::Refuse,
     }
 }
 

@@ -8,7 +8,7 @@ use super::{OnAbandoned, Policy, Scope};
 use crate::{
     fingerprint::Compared,
     identity::{AnySource, Source},
-    ledger::Resolver,
+    ledger::{Ledger, Resolver},
     record::{Answer, Outcome},
     refusal::Refusal,
     verify::{AnyVerify, Verify},
@@ -269,6 +269,25 @@ impl Policy {
     #[must_use]
     pub fn resolve_abandoned(mut self, resolver: impl Resolver) -> Self {
         self.on_abandoned = OnAbandoned::Resolve(Arc::new(resolver));
+        self
+    }
+
+    /// Keeps a durable truth beside the store: see [`Ledger`]. By default there is none.
+    ///
+    /// An abandoned operation is settled by its row: done, or not done and run again. Of this,
+    /// [`Policy::rerun_abandoned`] and [`Policy::resolve_abandoned`] the last word says what is done
+    /// about abandoned operations; the rows are looked after whatever it is.
+    ///
+    /// An answer whose row cannot be written is uncertain, and is withheld from its client, unless it
+    /// is a success of a handler that did not enter: that one is sent.
+    ///
+    /// Danger: that no row means "not done" is true only of handlers whose effects all stand in one
+    /// transaction with the row. What is done elsewhere, a charge at a payment provider, needs
+    /// [`Operation::downstream_key`](crate::Operation::downstream_key) as well.
+    #[must_use]
+    pub fn ledger(mut self, ledger: impl Ledger) -> Self {
+        self.ledger = Some(Arc::new(ledger));
+        self.on_abandoned = OnAbandoned::Ledger;
         self
     }
 

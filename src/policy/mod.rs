@@ -18,7 +18,7 @@ pub use scope::Scope;
 use crate::{
     fingerprint::Compared,
     identity::{AnySource, Header, Source, header},
-    ledger::DynResolver,
+    ledger::{DynLedger, DynResolver},
     record::Answer,
     refusal::Refusal,
     verify::AnyVerify,
@@ -57,6 +57,8 @@ pub(crate) enum OnAbandoned {
     Refuse,
     Rerun,
     Resolve(Arc<dyn DynResolver>),
+    /// The policy's ledger is asked.
+    Ledger,
 }
 
 pub(crate) type KeepIf = Arc<dyn Fn(&Answer) -> bool + Send + Sync>;
@@ -128,6 +130,7 @@ pub struct Policy {
     statuses: Statuses,
     pub(crate) keep_if: Option<KeepIf>,
     pub(crate) on_abandoned: OnAbandoned,
+    pub(crate) ledger: Option<Arc<dyn DynLedger>>,
     pub(crate) run_unprotected: bool,
     pub(crate) keep_cookies: bool,
     pub(crate) private_label: bool,
@@ -185,6 +188,7 @@ impl Policy {
             statuses: Statuses::default(),
             keep_if: None,
             on_abandoned: OnAbandoned::Refuse,
+            ledger: None,
             run_unprotected: false,
             keep_cookies: false,
             private_label: false,
@@ -241,6 +245,7 @@ impl fmt::Debug for Policy {
             .field("answer_limit", &self.answer_limit)
             .field("statuses", &self.statuses)
             .field("on_abandoned", &self.on_abandoned)
+            .field("ledger", &self.ledger.is_some())
             .field("run_unprotected", &self.run_unprotected)
             .field("keep_cookies", &self.keep_cookies)
             .field("private_label", &self.private_label)
@@ -254,6 +259,7 @@ impl fmt::Debug for OnAbandoned {
             Self::Refuse => "Refuse",
             Self::Rerun => "Rerun",
             Self::Resolve(_) => "Resolve",
+            Self::Ledger => "Ledger",
         })
     }
 }

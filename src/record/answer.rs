@@ -1,9 +1,15 @@
 //! The answer of an execution, as it is stored and given again.
 
+use std::{error::Error, fmt};
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header::CONTENT_TYPE};
 
-use super::{RecordKey, encode};
+use super::{
+    RecordKey, Unreadable,
+    codec::{decode_unbound, encode_unbound},
+    encode,
+};
 
 /// The longest content type of an answer of which nothing else is kept.
 const KIND_AT_MOST: usize = 100;
@@ -28,6 +34,18 @@ pub struct Answer {
     pub(super) body: Option<Bytes>,
     pub(super) trailers: Option<Box<HeaderMap>>,
 }
+
+/// Bytes that are no answer of this version or an older one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableAnswer(Unreadable);
+
+impl fmt::Display for UnreadableAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an answer cannot be read: {}", self.0)
+    }
+}
+
+impl Error for UnreadableAnswer {}
 
 impl Answer {
     /// An empty answer with this status.
@@ -106,6 +124,32 @@ impl Answer {
     /// them, are better left out.
     pub fn to_payload(&self, key: &RecordKey) -> Bytes {
         encode(key, self, &[])
+    }
+
+    /// This answer as bytes, for a [`Ledger`](crate::Ledger) that keeps it in a column: all of it, and
+    /// bound to no key.
+    pub fn to_bytes(&self) -> Bytes {
+        encode_unbound(self)
+    }
+
+    /// The answer of which [`Answer::to_bytes`] made these bytes, by this version or an older one.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no answer, or a newer version's.
+    ///
+    /// # Example: an answer in a column of a table
+    ///
+    /// ```
+    /// use tower_idempotency::Answer;
+    ///
+    /// let answer = Answer::text("success");
+    /// let column = answer.to_bytes().to_vec();
+    /// assert_eq!(Answer::from_bytes(column).unwrap(), answer);
+    /// assert!(Answer::from_bytes("success").is_err());
+    /// ```
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, UnreadableAnswer> {
+        decode_unbound(bytes.into()).map(|stored| stored.answer).map_err(UnreadableAnswer)
     }
 
     pub(crate) fn from_parts(

@@ -112,6 +112,19 @@ pub(crate) fn decode(key: &RecordKey, mut stored: Bytes) -> Result<Stored, Unrea
         return Err(Unreadable::OtherKey);
     }
     stored.advance(32);
+    decode_unbound(stored)
+}
+
+/// The bytes of an answer that is bound to no key.
+pub(crate) fn encode_unbound(answer: &Answer) -> Bytes {
+    encode(&RecordKey::from_bytes([0; 32]), answer, &[]).slice(32..)
+}
+
+/// What follows the key.
+pub(crate) fn decode_unbound(mut stored: Bytes) -> Result<Stored, Unreadable> {
+    if stored.len() < 4 {
+        return Err(Unreadable::Broken);
+    }
     let version = stored.get_u8();
     if version != VERSION {
         return Err(Unreadable::Version(version));

@@ -5,7 +5,7 @@ mod codec;
 mod grant;
 mod key;
 
-pub use answer::Answer;
+pub use answer::{Answer, UnreadableAnswer};
 pub(crate) use codec::{FieldDigest, Unreadable, decode, encode};
 pub use grant::{
     ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous, State,

@@ -1,5 +1,6 @@
-//! The findings of trying to break the protocol, where they show at the layer. F6, F7, F15, F17 and
-//! F20 are the stores' (`test_util::contract`); F8 is in `recovery`, F16 in `keeper`.
+//! The findings of trying to break the protocol, where they show at the layer. F6, F7, F15 and
+//! F17 are the stores' (`test_util::contract`), and so is F20, which is in `operations` too; F8 is in
+//! `recovery`, F9 in `ledger`, F16 in `keeper`.
 
 use std::{
     sync::{

@@ -6,6 +6,8 @@ mod findings;
 mod hazards;
 mod house;
 mod keeper;
+mod ledger;
+mod operations;
 mod outcomes;
 mod policy;
 mod readiness;

@@ -1,39 +1,30 @@
 //! The program of `docs/operations.md` that settles an abandoned key, and that the two are one text.
 
-use std::time::Duration;
+use std::error::Error;
 
 use tower_idempotency::{
-    Answer, ClaimToken,
-    store::{Cursor, Kept, Resolve, Resolved, Store, StoreError, Verdict},
+    Answer, Store,
+    operations::{Operations, Settle},
 };
 
-/// Settles what is abandoned under this digest: as done, with this answer, or as not done. `None`
-/// where nothing is.
+/// Settles the operation with this digest: as done, with this answer, or as not done. Says whether
+/// there is one.
 async fn settle(
-    store: &impl Store,
+    store: impl Store,
     digest: &str,
     done: Option<Answer>,
-) -> Result<Option<Resolved>, StoreError> {
-    let week = Duration::from_secs(7 * 24 * 60 * 60);
-    let mut from = Cursor::START;
-    loop {
-        let page = store.scan(from, 500).await?;
-        let mut abandoned = page.records.iter().filter(|record| record.is_abandoned());
-        if let Some(found) = abandoned.find(|record| record.key.digest() == digest) {
-            let verdict = match done {
-                // Every delivery from now on gets this answer.
-                Some(answer) => Verdict::Done(Kept::new(answer.to_payload(&found.key), week)),
-                // The next delivery runs.
-                None => Verdict::NotDone { hold: week },
-            };
-            let resolve = Resolve::new(found.key, found.mark, verdict, ClaimToken::random());
-            return store.resolve(resolve).await.map(Some);
-        }
-        match page.next {
-            Some(next) => from = next,
-            None => return Ok(None),
-        }
-    }
+    reason: &str,
+) -> Result<bool, Box<dyn Error>> {
+    let operations = Operations::new(store);
+    let Some(found) = operations.find(digest).await? else { return Ok(false) };
+    let verdict = match done {
+        // Every delivery from now on gets this answer.
+        Some(answer) => Settle::done(answer, reason),
+        // The next delivery runs.
+        None => Settle::not_done(reason),
+    };
+    operations.settle(&found, verdict).await?;
+    Ok(true)
 }
 
 use std::sync::{
@@ -42,7 +33,8 @@ use std::sync::{
 };
 
 use http::StatusCode;
-use tower_idempotency::{MemoryStore, Policy, Rule, json};
+use tower_idempotency::{MemoryStore, Policy, Rule, json, store::Cursor};
+use tower_idempotency_test_support::Log;
 
 use crate::app::{App, answering, post};
 
@@ -66,14 +58,20 @@ async fn an_operation_that_happened_is_answered_as_settled_and_never_runs() {
     let (store, status) = (MemoryStore::new(), Arc::new(AtomicU16::new(504)));
     let app = answering(&store, rule(), &status);
     let digest = abandon(&store, &app).await;
-    let settled = settle(&store, &digest, Some(Answer::text("success"))).await.unwrap();
-    assert_eq!(settled, Some(Resolved::Settled));
+    let (log, _guard) = Log::listen();
+    let answer = Some(Answer::text("success"));
+    assert!(settle(store.clone(), &digest, answer, "the provider has it").await.unwrap());
+    let [settled] = &log.of("settled by hand")[..] else { panic!("one event") };
+    for part in ["INFO ", "the provider has it", "fulfil N-1", "done"] {
+        assert!(settled.contains(part), "{settled}");
+    }
 
     status.store(200, Relaxed);
     let (head, body) = app.send(post("N-1")).await;
     assert_eq!((head.status, &body[..]), (StatusCode::OK, &b"success"[..]));
     assert_eq!(app.runs(), 1);
-    assert_eq!(settle(&store, &digest, None).await.unwrap(), None);
+    let again = settle(store, &digest, None, "by mistake").await.unwrap_err();
+    assert!(again.to_string().contains("Completed"), "{again}");
 }
 
 #[tokio::test]
@@ -81,9 +79,9 @@ async fn an_operation_that_did_not_happen_runs_once_it_is_settled() {
     let (store, status) = (MemoryStore::new(), Arc::new(AtomicU16::new(504)));
     let app = answering(&store, rule(), &status);
     let digest = abandon(&store, &app).await;
-    assert_eq!(settle(&store, "0000000000000000", None).await.unwrap(), None);
+    assert!(!settle(store.clone(), "0000000000000000", None, "a test").await.unwrap());
     assert_eq!(app.send(post("N-1")).await.0.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(settle(&store, &digest, None).await.unwrap(), Some(Resolved::Settled));
+    assert!(settle(store, &digest, None, "the provider does not know it").await.unwrap());
 
     status.store(200, Relaxed);
     assert_eq!(app.send(post("N-1")).await.0.status, StatusCode::OK);

@@ -1,4 +1,6 @@
-//! Who can say what became of an abandoned operation.
+//! Who can say what became of an operation: a resolver that is asked, and a ledger that knows.
+
+mod row;
 
 use std::{
     future::Future,
@@ -6,6 +8,9 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
+
+pub(crate) use row::DynLedger;
+pub use row::{Ledger, LedgerEntry, LedgerError, Sealed};
 
 use crate::record::{Answer, Fence, RecordKey};
 
@@ -92,6 +97,8 @@ where
 
 /// How long a resolver may take.
 pub(crate) const RESOLVER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a call of a ledger may take.
+pub(crate) const LEDGER_WITHIN: Duration = Duration::from_secs(5);
 
 /// A resolver as a policy holds it.
 pub(crate) trait DynResolver: Send + Sync {

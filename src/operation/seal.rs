@@ -1,0 +1,84 @@
+//! Sees to it that an answer that is kept has its row, where the policy has a ledger.
+//!
+//! Without that a stalled execution could commit its row later, and the row and the stored answer
+//! would say different things of one operation.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::time::timeout;
+
+use super::{Operation, detach::CatchPanic, handle::Subject};
+use crate::{
+    ledger::{DynLedger, LEDGER_WITHIN, LedgerError, Sealed},
+    record::Answer,
+    telemetry,
+};
+
+/// What an answer is after its row was looked after.
+pub(super) enum Truth {
+    /// The row has it, or there is no ledger.
+    Own(Answer),
+    /// The row has another, and that is the one that everybody gets.
+    Row(Answer),
+    /// Nobody knows what the row has.
+    Unknown {
+        why: String,
+        /// Whether the client is better told that nobody knows than given the answer.
+        withheld: bool,
+    },
+}
+
+/// Looks after the row of an answer that is to be kept.
+pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
+    let subject = operation.subject();
+    let policy = subject.rule.policy();
+    let Some(ledger) = &policy.ledger else { return Truth::Own(answer) };
+    if let Some(row) = operation.row() {
+        return truth(answer, row.clone(), policy.answer_limit);
+    }
+    let has_happened = answer.status().is_success() && !operation.has_entered();
+    if has_happened && !subject.rule.not_entered.swap(true, Ordering::Relaxed) {
+        telemetry::row_missing(subject);
+    }
+    match seal_row(ledger.clone(), subject, answer.clone()).await {
+        Ok(Sealed::Written) => Truth::Own(answer),
+        Ok(Sealed::Existing(row)) => truth(answer, row, policy.answer_limit),
+        // What has happened without a row would happen again if its client came again.
+        Err(error) => Truth::Unknown {
+            why: format!("its row could not be written: {error}"),
+            withheld: !has_happened,
+        },
+    }
+}
+
+/// Writes the row of `subject`, unless there is one.
+pub(super) async fn seal_row(
+    ledger: Arc<dyn DynLedger>,
+    subject: &Subject,
+    answer: Answer,
+) -> Result<Sealed, LedgerError> {
+    let sealed = CatchPanic::new(ledger.seal(subject.ledger_entry(), answer));
+    match timeout(LEDGER_WITHIN, sealed).await {
+        Ok(Ok(sealed)) => sealed,
+        Ok(Err(_)) => Err(LedgerError::new("the ledger panicked")),
+        Err(_) => Err(too_slow()),
+    }
+}
+
+pub(super) fn too_slow() -> LedgerError {
+    LedgerError::new("the ledger did not answer within five seconds")
+}
+
+fn truth(answer: Answer, row: Answer, limit: usize) -> Truth {
+    if says_the_same(&answer, &row, limit) { Truth::Own(answer) } else { Truth::Row(row) }
+}
+
+/// Whether a client would read the same. Headers are not compared: what stands around the handler
+/// adds some; nor are trailers, where the row was written without them.
+fn says_the_same(answer: &Answer, row: &Answer, limit: usize) -> bool {
+    let same_body = answer.body() == row.body()
+        // It was too large to be kept, as the row's is.
+        || answer.body().is_none() && row.body().is_some_and(|body| body.len() > limit);
+    let same_trailers = row.trailers().is_none() || row.trailers() == answer.trailers();
+    answer.status() == row.status() && same_body && same_trailers
+}
