@@ -95,7 +95,7 @@ async fn one_rule_in_a_layer_inside_of_its_own_name_runs_once_and_another_secret
         let rule = || Rule::new("pay", api());
         let outer = IdempotencyLayer::new(store.clone(), rule());
         let inner = IdempotencyLayer::new(store.clone(), rule());
-        let inner = secret.iter().fold(inner, |layer, secret| layer.secret(secret));
+        let inner = secret.iter().fold(inner, IdempotencyLayer::secret);
         let runs = Runs::new();
         let counted = runs.clone();
         let handler = service_fn(move |_: Request<RequestBody<RequestBody<Full<Bytes>>>>| {
