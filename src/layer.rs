@@ -58,7 +58,7 @@ impl IdempotencyLayer {
     ///
     /// # Panics
     ///
-    /// When the path of a rule that is given alone is no pattern ([`Rule::path`](crate::Rule::path)).
+    /// When a rule that is given alone is for no request ([`Rules::try_add`]).
     #[track_caller]
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
         let shared = Arc::new(Shared::new(Arc::new(store)));

@@ -74,7 +74,8 @@ impl Rule {
     /// Danger: a request whose path does not match passes unprotected, and a typo is no error. Test
     /// patterns with [`Rules::find`].
     ///
-    /// A pattern that is none is found where the rule is added: [`Rules::try_add`].
+    /// A pattern that is none, and one that no path is like (`/orders/:id` of axum 0.7, a query), is
+    /// found where the rule is added: [`Rules::try_add`].
     #[must_use]
     pub fn path(mut self, pattern: &str) -> Self {
         self.path = Some(pattern.to_owned());
@@ -83,8 +84,8 @@ impl Rule {
 
     /// Only, and all, these methods, in place of the policy's (POST, and PATCH for an API).
     ///
-    /// Danger: without one the rule is for nothing. GET and HEAD are best left out: their answers are
-    /// meant to change.
+    /// A rule without one is found where it is added: [`Rules::try_add`]. GET and HEAD are best left
+    /// out: their answers are meant to change.
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = Some(methods.into_iter().collect());
@@ -112,6 +113,39 @@ impl Rule {
 
     fn takes(&self, method: &Method) -> bool {
         self.all_methods().contains(method)
+    }
+
+    /// Why no request could be this rule's, and the mend: such a rule would protect nothing, and
+    /// nobody would be told so.
+    fn can_match(&self) -> Result<(), String> {
+        if self.all_methods().is_empty() {
+            return Err("it has no method, so that it is for no request; name one, or leave out \
+                        .methods(..)"
+                .to_owned());
+        }
+        let Some(pattern) = self.pattern() else { return Ok(()) };
+        if !pattern.starts_with('/') {
+            return Err(format!("the path {pattern:?} must start with a slash"));
+        }
+        if pattern.contains(|c: char| matches!(c, '?' | '#') || c.is_whitespace()) {
+            return Err(format!(
+                "no path is like {pattern:?}: leave out the query and the fragment, and encode a \
+                 space as it is sent (`%20`)"
+            ));
+        }
+        // axum 0.7 wrote parameters so, and axum 0.8 refuses them for the same reason.
+        for segment in pattern.split('/') {
+            let (old, new) = match segment.split_at_checked(1) {
+                Some((":", name)) => (segment, format!("{{{name}}}")),
+                Some(("*", name)) => (segment, format!("{{*{name}}}")),
+                _ => continue,
+            };
+            return Err(format!(
+                "the path {pattern:?} has {old:?}, which is no parameter here and would match \
+                 itself alone; write it as axum 0.8 does: `{new}`"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -167,8 +201,9 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// When its pattern is none; when its name is another's; when another rule is for the same
-    /// requests; when its policy reads a parameter that its pattern does not have.
+    /// When its pattern is none, or no path is like it; when it has no method; when its name is
+    /// another's; when another rule is for the same requests; when its policy reads a parameter that
+    /// its pattern does not have.
     pub fn try_add(&mut self, rule: Rule) -> Result<(), RuleError> {
         if self.rules.iter().any(|other| other.name == rule.name) {
             return Err(RuleError::new(format!(
@@ -178,6 +213,7 @@ impl Rules {
         }
         rule.policy
             .fits_pattern(rule.pattern())
+            .and_then(|()| rule.can_match())
             .map_err(|wrong| RuleError::new(format!("rule {:?}: {wrong}", rule.name)))?;
         let place = self.rules.len();
         match &rule.path {
@@ -228,12 +264,6 @@ impl Rules {
         if let Some(group) = self.patterns.get(pattern) {
             return Ok(*group);
         }
-        if !pattern.starts_with('/') {
-            return Err(RuleError::new(format!(
-                "rule {:?}: the path {pattern:?} must start with a slash",
-                rule.name
-            )));
-        }
         let group = self.by_pattern.len();
         self.router.insert(pattern, group).map_err(|error| {
             RuleError::new(format!(
@@ -267,7 +297,7 @@ impl From<Rule> for Rules {
     ///
     /// # Panics
     ///
-    /// When its path is no pattern.
+    /// Where [`Rules::try_add`] has an error.
     #[track_caller]
     fn from(rule: Rule) -> Self {
         Self::new().add(rule)
@@ -337,6 +367,21 @@ mod tests {
         assert!(error(rules(), webhook("b").path("/x/{other}")).contains("cannot be used"));
         assert!(error(rules(), webhook("b").path("x")).contains("must start with a slash"));
         assert!(error(Rules::new().add(webhook("a")), webhook("b")).contains("every path"));
+    }
+
+    #[test]
+    fn a_rule_that_no_request_can_meet_is_an_error_with_its_mend() {
+        let refused = |path| error(Rules::new(), webhook("a").path(path));
+        assert!(refused("/orders/:id/pay").contains("as axum 0.8 does: `{id}`"));
+        assert!(refused("/files/*rest").contains("as axum 0.8 does: `{*rest}`"));
+        assert!(refused("/orders?x=1").contains("leave out the query"));
+        assert!(refused("/orders#top").contains("the fragment"));
+        assert!(refused("/my orders").contains("`%20`"));
+        assert!(error(Rules::new(), webhook("a").methods([])).contains("it has no method"));
+        // A colon, or a star, that begins no segment is one.
+        for path in ["/orders/new:cancel", "/a*b", "/my%20orders", "/files/{*rest}"] {
+            Rules::new().try_add(webhook("a").path(path)).unwrap();
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     operation::Subject,
     operations::Found,
     record::{Fence, Grant, RecordKey, State, Unreadable},
+    refusal::{Refusal, RefusalKind},
     rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
 };
@@ -49,6 +50,27 @@ pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
         lapsed_ago_s = record.lapsed.map(|lapsed| lapsed.as_secs()),
         "abandoned: an execution was started and its outcome is unknown; deliveries are refused \
          until it is settled: find out whether it happened, then settle it as done or not done"
+    );
+}
+
+/// A request was refused. What needs a person besides the client has an event of its own.
+pub(crate) fn refused(rule: &Rule, refusal: &Refusal) {
+    if refusal.kind() == RefusalKind::ScopeMissing && refusal.status().is_server_error() {
+        error!(
+            rule = rule.name(),
+            detail = refusal.detail(),
+            "scope missing: the request was refused with 500, and so will all be that come like it: \
+             whose its key is must be known before it reaches the idempotency layer"
+        );
+        return;
+    }
+    // The detail may have what a client sent; it is a secret where the label is.
+    let detail = (!rule.policy().private_label).then(|| refusal.detail());
+    debug!(
+        rule = rule.name(),
+        reason = refusal.kind().name(),
+        ?detail,
+        "refused: the request was refused, and nothing was run for it"
     );
 }
 

@@ -67,6 +67,11 @@ pub struct Deciphered(pub Bytes);
 ///
 /// Implemented by every closure or function `Fn(Delivery) -> Future<Output = Result<Verified,
 /// Refusal>>`. What it refuses claims nothing and learns nothing: not whether its identity is known.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot decide whether a delivery may go on",
+    label = "this is no `Verify`",
+    note = "it is `async fn verify(delivery: Delivery) -> Result<Verified, Refusal>`, or a closure like it"
+)]
 pub trait Verify: Send + Sync + 'static {
     /// Decides whether `delivery` may go on.
     ///

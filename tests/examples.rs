@@ -193,8 +193,10 @@ async fn a_served_shop_charges_a_notification_once_and_stops_on_ctrl_c() {
 async fn a_served_shop_charges_an_order_once_under_whatever_notify_id() {
     let shop = Served::start("fulfillment", &["serve", "--listen", "127.0.0.1:0"]);
     let (one, other) = (Notification::fresh(960), Notification::fresh(960));
-    let tampered = Notification { amount: 9600, ..one.under_new_id(2) };
-    let astray = Notification { order_id: other.order_id.clone(), ..one.under_new_id(1) };
+    let tampered = Notification { amount: 9600, ..one.under_new_id(2) }.signed();
+    let astray = Notification { order_id: other.order_id.clone(), ..one.under_new_id(1) }.signed();
+    // With an id that the gateway has yet to use: it must not become the other order's.
+    let forged = Notification { order_id: one.order_id.clone(), ..other.clone() };
     for (sent, status, replayed) in [
         (&one, StatusCode::OK, false),
         (&one.under_new_id(1), StatusCode::OK, true),
@@ -202,6 +204,7 @@ async fn a_served_shop_charges_an_order_once_under_whatever_notify_id() {
         (&tampered, StatusCode::UNPROCESSABLE_ENTITY, false),
         // The id of one order with another order: not a charge, and not the other's answer.
         (&astray, StatusCode::UNPROCESSABLE_ENTITY, false),
+        (&forged, StatusCode::UNAUTHORIZED, false),
         (&other, StatusCode::OK, false),
     ] {
         let answered = shop.client.notify(sent).await;
@@ -469,7 +472,8 @@ async fn the_readme_publishes_what_the_rules_of_the_example_say() {
 
     // What the README shows of the file is in it.
     let file = include_str!("../examples/configured.toml");
-    let shown = README.split("```toml\n").nth(1).unwrap().split("\n```").next().unwrap();
+    let rules = README.split("```toml\n").find(|block| block.starts_with("[[rules]]")).unwrap();
+    let shown = rules.split("\n```").next().unwrap();
     assert!(shown.lines().count() > 15);
     for line in shown.lines() {
         assert!(file.lines().any(|of_file| of_file == line), "{line}");

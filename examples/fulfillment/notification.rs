@@ -41,7 +41,8 @@ impl Notification {
         Self { notify_id, ..self.clone() }.signed()
     }
 
-    fn signed(mut self) -> Self {
+    /// The same, signed as it is now.
+    pub(crate) fn signed(mut self) -> Self {
         self.sign = self.signature().to_string();
         self
     }

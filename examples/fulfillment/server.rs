@@ -15,7 +15,9 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
-use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, RedisStore, Rule, json};
+use tower_idempotency::{
+    Delivery, IdempotencyLayer, MemoryStore, Policy, RedisStore, Refusal, Rule, Verified, json,
+};
 
 use crate::{Error, arguments::Serve, http, notification::Notification};
 
@@ -60,7 +62,8 @@ async fn layer(redis: Option<&str>) -> Result<IdempotencyLayer, Error> {
     let policy = Policy::webhook(json("/notifyId"))
         // This gateway tells one thing of an order: that it was paid for.
         .business_key(json("/orderId"))
-        .compare([json("/amount")]);
+        .compare([json("/amount")])
+        .verify(signed);
     let rule = Rule::new("fulfil", policy);
     Ok(match redis {
         None => IdempotencyLayer::new(MemoryStore::new(), rule),
@@ -80,10 +83,21 @@ fn app(layer: Option<IdempotencyLayer>) -> Router {
     callback.route("/charges", get(list)).with_state(Shop::default())
 }
 
+/// Checks the signature before anything is claimed. The handler is not asked when the layer answers, so
+/// that a forged delivery would hear `success`, and could bind an id that the gateway has yet to use to
+/// another order.
+async fn signed(delivery: Delivery) -> Result<Verified, Refusal> {
+    match serde_json::from_slice::<Notification>(delivery.body()) {
+        Ok(notification) if notification.is_signed() => Ok(Verified::as_sent()),
+        _ => Err(Refusal::not_verified("the signature is wrong")),
+    }
+}
+
 async fn fulfill(
     State(shop): State<Shop>,
     Json(notification): Json<Notification>,
 ) -> Result<&'static str, (StatusCode, &'static str)> {
+    // The shop without the layer checks it too: all that it charges for is signed.
     if !notification.is_signed() {
         return Err((StatusCode::UNAUTHORIZED, "the signature is wrong"));
     }

@@ -67,6 +67,11 @@ pub(super) fn start(name: &str, registry: &Registry) -> Result<Start, String> {
         return Ok(start());
     }
     match registry.policies.find(name) {
+        #[cfg(not(feature = "xml"))]
+        None if name == "wechat_pay_v2" => {
+            Err("wechat_pay_v2 reads XML, and this program was built without the feature `xml`"
+                .to_owned())
+        }
         Some(policy) => Ok(Start { policy: policy.clone(), must_say: None }),
         None => {
             let mut known: Vec<&str> = names().collect();

@@ -52,7 +52,7 @@ pub(super) fn size(value: &Value) -> Result<usize, String> {
 pub(super) fn methods(value: &Value) -> Result<Vec<Method>, String> {
     let known = METHODS.map(|method| format!("{:?}", method.as_str())).join(", ");
     // Methods that are not of this list are rare, and a typing error would protect nothing.
-    let expected = format!("a list of methods, of {known}");
+    let expected = format!("a list such as [\"POST\", \"PATCH\"], of {known}");
     let listed = value.list(&expected)?;
     let method = |value: &Value| {
         let name = value.text(&expected)?;

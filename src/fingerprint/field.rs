@@ -47,6 +47,11 @@ impl fmt::Debug for FieldValue {
 /// assert_ne!(amount(r#"{"amount": 960}"#), amount(r#"{"amount": "960"}"#));
 /// assert_ne!(amount(r#"{"amount": null}"#), amount("{}"));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no part of a request that can be compared",
+    label = "this is no `Field`",
+    note = "one is `json(\"/amount\")`, `form(\"total_amount\")`, `header(\"X-Shop\")` and so on, in a list: `.compare([json(\"/amount\")])`"
+)]
 pub trait Field: Send + Sync + 'static {
     /// Reads the field; `None` if the request has none.
     ///

@@ -68,7 +68,13 @@ impl Compared {
     /// Why this cannot be compared, and the mend.
     pub(crate) fn wrong(&self) -> Option<String> {
         match self {
-            Self::Nothing | Self::WholeRequest | Self::Fields(_) => None,
+            Self::Nothing | Self::WholeRequest => None,
+            Self::Fields(fields) if fields.is_empty() => Some(
+                "compare(..) names nothing, so that nothing would be compared; name a field, or \
+                 write .no_fingerprint()"
+                    .to_owned(),
+            ),
+            Self::Fields(_) => None,
             Self::Rest(rest) => rest.wrong(),
         }
     }

@@ -200,7 +200,10 @@ fn parse_pointer(pointer: &str) -> Result<Vec<String>, String> {
         return Ok(Vec::new());
     }
     let Some(tokens) = pointer.strip_prefix('/') else {
-        return Err(format!("a JSON Pointer begins with `/`; write \"/{pointer}\""));
+        // Whoever writes `$.data.id` means a path through members, and not a member with dots.
+        let steps = pointer.strip_prefix('$').unwrap_or(pointer).trim_start_matches('.');
+        let meant = steps.replace('.', "/");
+        return Err(format!("a JSON Pointer begins with `/`; write \"/{meant}\""));
     };
     tokens.split('/').map(unescape).collect()
 }

@@ -150,6 +150,13 @@ impl<'a> Input<'a> {
 /// let policy = Policy::webhook(last);
 /// # let _ = policy;
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say where an identity stands in a request",
+    label = "this is no `Source`",
+    note = "one field is `json(\"/notifyId\")`, `form(\"notify_id\")`, `header(\"X-Event-Id\")` and so on",
+    note = "several together are a tuple of two to five: `(json(\"/orderId\"), json(\"/status\"))`",
+    note = "your own is `|from: &Input<'_>| -> Result<Option<Identity>, Refusal> {{ .. }}`"
+)]
 pub trait Source: Send + Sync + 'static {
     /// Reads the identity; `None` if the request has none.
     ///

@@ -22,7 +22,8 @@ pub struct Abandoned {
     pub rule: String,
     /// Whose identity it is; empty where the policy's scope is everyone.
     pub scope: String,
-    /// The identity of the operation, as it was sent.
+    /// The identity of the operation, as it was sent; one that is no UTF-8 is percent-encoded, and so
+    /// is a scope.
     pub key: String,
     /// The id of the delivery that asks now, where the operation has a business key.
     pub delivery_id: Option<String>,

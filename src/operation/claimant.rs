@@ -124,9 +124,11 @@ impl Claimant {
         Release::called_off(self.claim.key, self.claim.token, self.claim.hold)
     }
 
-    /// The handler is started: from now on the execution answers for the grant.
-    pub(super) fn started(mut self) {
-        self.debt = Debt::default();
+    /// The handler is started: from now on the execution answers for the grant. Until the time it gives
+    /// back, a send that has no answer may still arrive.
+    pub(super) fn started(mut self) -> Option<Instant> {
+        let debt = mem::take(&mut self.debt);
+        debt.too_late.filter(|_| debt.unanswered > 0)
     }
 
     /// Sends the claim once.

@@ -54,11 +54,12 @@ impl Execution {
         let longest = operation.subject().rule.policy().longest_run();
         let watched =
             way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
-        let (shared, subject) = way.started();
+        let (shared, subject, claims_until) = way.started();
         if grant.previous == Previous::AbandonedUnknown {
             telemetry::rerun(&subject, &grant);
         }
-        Some(Self { operation, settlement: Settlement::new(shared, subject, grant, watched) })
+        let settlement = Settlement::new(shared, subject, grant, watched, claims_until);
+        Some(Self { operation, settlement })
     }
 
     pub(super) fn attempt(&self) -> u32 {

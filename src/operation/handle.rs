@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use tokio::sync::Notify;
 
 use crate::{
@@ -97,11 +98,11 @@ pub(crate) struct Subject {
 impl Subject {
     /// The identity as text, for people.
     pub(crate) fn identity_text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.identity.as_bytes())
+        to_text(self.identity.as_bytes())
     }
 
     pub(crate) fn delivery_text(&self) -> Option<Cow<'_, str>> {
-        self.delivery.as_ref().map(|delivery| String::from_utf8_lossy(delivery.as_bytes()))
+        self.delivery.as_ref().map(|delivery| to_text(delivery.as_bytes()))
     }
 
     /// The row of this operation in a ledger.
@@ -118,7 +119,7 @@ impl Subject {
     }
 
     pub(crate) fn scope_text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.scope)
+        to_text(&self.scope)
     }
 }
 
@@ -148,20 +149,20 @@ impl Operation {
         self.inner.subject.rule.name()
     }
 
-    /// Whose identity it is; empty where the policy's scope is everyone. Bytes that are no UTF-8
-    /// are replaced.
+    /// Whose identity it is; empty where the policy's scope is everyone. One that is no UTF-8 is
+    /// percent-encoded.
     pub fn scope(&self) -> &str {
         as_text(&self.inner.subject.scope, &self.inner.scope_text)
     }
 
     /// The identity of the operation, as it was sent: the business key where the policy has one,
-    /// else the delivery id. Bytes that are no UTF-8 are replaced.
+    /// else the delivery id. One that is no UTF-8 is percent-encoded.
     pub fn key(&self) -> &str {
         as_text(self.inner.subject.identity.as_bytes(), &self.inner.key_text)
     }
 
-    /// The id of this delivery, where the operation has a business key. Bytes that are no UTF-8 are
-    /// replaced.
+    /// The id of this delivery, where the operation has a business key. One that is no UTF-8 is
+    /// percent-encoded.
     pub fn delivery_id(&self) -> Option<&str> {
         let delivery = self.inner.subject.delivery.as_ref()?;
         Some(as_text(delivery.as_bytes(), &self.inner.delivery_text))
@@ -285,7 +286,16 @@ impl Operation {
 fn as_text<'a>(bytes: &'a [u8], otherwise: &'a OnceLock<String>) -> &'a str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
-        Err(_) => otherwise.get_or_init(|| String::from_utf8_lossy(bytes).into_owned()),
+        Err(_) => otherwise.get_or_init(|| to_text(bytes).into_owned()),
+    }
+}
+
+/// Bytes that are no text are escaped as a whole and not replaced: two identities in another charset
+/// must not read alike to whoever looks them up.
+fn to_text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => percent_encode(bytes, NON_ALPHANUMERIC).into(),
     }
 }
 

@@ -43,6 +43,7 @@ where
     let grpc = is_grpc(request.headers());
     let no = |refusal: Refusal| {
         telemetry::record_handled(&span, refusal.kind().name());
+        telemetry::refused(&rule, &refusal);
         Ok(refuse(rule.policy(), refusal, grpc))
     };
     let Prepared { subject, delivery, print, request } =
@@ -65,6 +66,8 @@ where
             met => met,
         };
         if met.takes_time() {
+            // What is awaited may be for this very process to tell.
+            way.shared().keeper.resume();
             // The reservation is given back: nothing is run, or not before somebody else's run has
             // ended.
             let unready = inner.clone();

@@ -9,7 +9,11 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::{Instant, timeout};
 
-use super::{Shared, handle::Subject, keeper::Watched};
+use super::{
+    Shared,
+    handle::Subject,
+    keeper::{Late, Watched},
+};
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
     store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written},
@@ -25,6 +29,8 @@ pub(super) struct Settlement {
     subject: Subject,
     grant: Grant,
     watched: Watched,
+    /// A claim of this grant that was sent may still arrive until then.
+    claims_until: Option<Instant>,
 }
 
 impl Settlement {
@@ -33,8 +39,9 @@ impl Settlement {
         subject: Subject,
         grant: Grant,
         watched: Watched,
+        claims_until: Option<Instant>,
     ) -> Self {
-        Self { shared, subject, grant, watched }
+        Self { shared, subject, grant, watched, claims_until }
     }
 
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
@@ -81,6 +88,9 @@ impl Settlement {
             return;
         };
         unsent.told();
+        if let Some(late_claim) = self.late_claim(reason) {
+            self.shared.keeper.keep(late_claim);
+        }
         match written {
             Written::Stored => {}
             Written::Restored => telemetry::data_lost(&self.grant, "releasing"),
@@ -89,6 +99,16 @@ impl Settlement {
             }
             lost => telemetry::fenced_off(&self.grant, lost, "releasing"),
         }
+    }
+
+    /// What calls off a claim of this grant that is on its way still: where somebody else has had the key
+    /// since, and given it back, it would be granted, and nobody would know. Where this run was kept or is
+    /// unknown, it finds that.
+    fn late_claim(&self, reason: Reason) -> Option<Late> {
+        let until = self.claims_until.filter(|until| *until > Instant::now())?;
+        let Grant { key, token, hold, lease, .. } = self.grant;
+        (reason != Reason::Unknown)
+            .then(|| Late::release(Release::called_off(key, token, hold), lease, until))
     }
 
     /// Gives the grant up: nobody knows whether it happened.
@@ -168,7 +188,12 @@ impl Drop for Unsent<'_> {
         match self.end.take() {
             None => {}
             Some(End::Release(release)) => {
-                shared.keeper.release_later(release, grant.lease, Instant::now());
+                let late_claim = match &release {
+                    Release::Grant { reason, .. } => self.settlement.late_claim(*reason),
+                    Release::CalledOff { .. } => None,
+                };
+                let late = Late::release(release, grant.lease, Instant::now());
+                shared.keeper.keep(late.and_then(late_claim));
             }
             Some(End::Completion { answer, kept }) => {
                 let marker = self.settlement.bare(answer);

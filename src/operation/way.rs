@@ -99,9 +99,10 @@ impl Way {
     }
 
     /// The handler is started: from now on the execution answers for the grant.
-    pub(super) fn started(self) -> (Arc<Shared>, Subject) {
-        self.claimant.started();
-        (self.shared, self.subject)
+    /// Until the time it gives back, a claim that was sent may still arrive.
+    pub(super) fn started(self) -> (Arc<Shared>, Subject, Option<Instant>) {
+        let claims_until = self.claimant.started();
+        (self.shared, self.subject, claims_until)
     }
 
     pub(super) fn shared(&self) -> &Shared {

@@ -30,7 +30,8 @@ impl Policy {
     ///
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
     /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
-    /// limit of zero; parts of a body that cannot be ignored.
+    /// limit of zero; a list of fields to compare that is empty; parts of a body that cannot be
+    /// ignored.
     pub fn check(&self) -> Result<(), PolicyError> {
         let times = [
             ("lease", self.lease),
@@ -148,5 +149,8 @@ mod tests {
         assert!(error(&api().max_run(secs(1))).contains("max_run (1s)"));
         assert!(error(&api().body_limit(0)).contains("body_limit"));
         assert!(error(&api().wait(Duration::MAX)).contains("wait"));
+        let nothing = api().compare(Vec::<crate::Json>::new());
+        assert!(error(&nothing).contains("compare(..) names nothing"));
+        assert_eq!(nothing.compare([crate::json("/amount")]).check(), Ok(()));
     }
 }

@@ -25,7 +25,8 @@ impl Policy {
     /// numbers: `960`, `960.0` and `9.6e2` are one; `"960"` is another. The fields of forms, headers
     /// and XML are compared byte by byte. `json("")` is the whole JSON body, by its meaning.
     ///
-    /// It takes the place of [`Policy::ignore`]: the last of the two counts.
+    /// It takes the place of [`Policy::ignore`]: the last of the two counts. Without any field it is an
+    /// error of the policy ([`Policy::check`]).
     ///
     /// # Example: a tampered amount
     ///

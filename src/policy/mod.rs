@@ -32,7 +32,8 @@ pub struct Mismatch {
     pub rule: String,
     /// Whose identity it is; empty where the policy's scope is everyone.
     pub scope: String,
-    /// The identity of the operation, as it was sent.
+    /// The identity of the operation, as it was sent; one that is no UTF-8 is percent-encoded, and so
+    /// is a scope.
     pub key: String,
     /// The identity of the delivery, where the operation has another of its own.
     pub delivery_id: Option<String>,

@@ -73,6 +73,11 @@ use crate::record::Grant;
 /// # Cancel safety
 ///
 /// A future of these methods may be dropped at any time. What it asked for may then have happened.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no store of idempotency records",
+    label = "this is no `Store`",
+    note = "one is `MemoryStore::new()`, or `RedisStore::connect(\"redis://127.0.0.1:6379\").await?`"
+)]
 pub trait Store: Send + Sync + 'static {
     /// Asks for the right to execute, or looks.
     ///

@@ -239,7 +239,7 @@ fn switches_are_true_or_false() {
 
 #[test]
 fn methods_are_known_ones_in_capitals() {
-    let expected = "methods: expected a list of methods, of \"POST\", \"PUT\"";
+    let expected = "methods: expected a list such as [\"POST\", \"PATCH\"], of \"POST\"";
     let one_of = "methods: expected one of \"POST\", \"PUT\"";
     check_field(
         &[

@@ -195,6 +195,12 @@ fn what_reads_the_body_says_so() {
 }
 
 #[test]
+#[should_panic(expected = "a JSON Pointer begins with `/`; write \"/data/notifyId\"")]
+fn a_json_path_panics_with_the_pointer_that_was_meant() {
+    let _ = json("$.data.notifyId");
+}
+
+#[test]
 #[should_panic(expected = "a JSON Pointer begins with `/`; write \"/notifyId\"")]
 fn a_pointer_without_its_slash_is_refused_where_the_policy_is_built() {
     let _ = json("notifyId");

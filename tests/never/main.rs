@@ -2,11 +2,15 @@
 //! that is none, by clocks and by runtimes that stop.
 
 mod answers;
+mod charsets;
 mod deliveries;
 mod durations;
 mod fake_redis;
+mod framing;
+mod late_claims;
 mod operations;
 mod overload;
+mod places;
 mod redis_replies;
 mod room;
 mod runtimes;

@@ -17,8 +17,10 @@ use tokio::{
 use tower_idempotency::{
     ClaimToken, Grant, MemoryStore, RecordKey, RedisStore, Store, StoreError,
     store::{
-        Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Written,
+        Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
+        StoreErrorKind, Written,
     },
+    test_util::{Fault, FaultyStore, Transition},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
@@ -147,4 +149,31 @@ fn a_renewal_that_a_stopped_runtime_took_along_costs_nobody_lease_or_answer() {
     let answer = held.join().expect("no panic").expect("an answer, though the renewal never ends");
     answer.assert_text("paid");
     drop(stopping);
+}
+
+#[test]
+fn what_a_runtime_left_to_be_stored_is_stored_as_soon_as_somebody_asks_on_another() {
+    let store = FaultyStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let policy = api().lease(Duration::from_millis(200));
+    let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
+    faults.down(StoreErrorKind::Unreachable);
+    faults.always(Transition::Claim, Fault::None);
+    let ended = current_thread();
+    ended.block_on(async { shop.send(keyed("k")).await.assert_text("paid") });
+    drop(ended);
+    faults.heal();
+    // Nothing is granted any more: whoever asks is told that nobody knows, though this process does.
+    let started = Instant::now();
+    let answer = current_thread().block_on(async {
+        loop {
+            tokio::time::sleep(SECOND / 20).await;
+            let answer = shop.send(keyed("k")).await;
+            if answer.is_replay() || started.elapsed() > 5 * SECOND {
+                return answer;
+            }
+        }
+    });
+    answer.assert_text("paid");
+    assert_eq!(shop.runs.count(), 1);
 }

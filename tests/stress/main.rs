@@ -10,5 +10,6 @@ mod journal;
 mod memory;
 mod over_redis;
 mod plan;
+mod runtimes;
 mod shop;
 mod weather;

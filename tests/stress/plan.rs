@@ -62,6 +62,8 @@ impl Plan {
             policy = policy.business_key(json("/order")).compare([json("/amount")]);
         }
         policy = policy.wait(self.wait).lease(self.lease).answer_limit(ANSWER_LIMIT);
+        // A handler takes longer than ten of the shortest leases.
+        policy = policy.max_run(Duration::from_secs(60));
         match self.recovery {
             Recovery::Refuse => policy,
             Recovery::Rerun => policy.rerun_abandoned(),

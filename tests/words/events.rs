@@ -9,7 +9,7 @@ use std::{
 };
 
 use http::{Request, StatusCode};
-use tower_idempotency::{MemoryStore, Policy, Rule, json};
+use tower_idempotency::{MemoryStore, Policy, Rule, Scope, json};
 use tower_idempotency_test_support::Log;
 
 use crate::app::answering;
@@ -100,6 +100,56 @@ async fn a_private_label_shows_no_identity() {
     let (log, _) = uncertain_twice(policy, "user@example.com").await;
     assert_eq!(log.of("abandoned").len(), 1);
     assert!(log.all().iter().all(|line| !line.contains("example.com")));
+}
+
+/// What a delivery with this body logs, and is answered.
+async fn refused(policy: Policy, body: &'static str) -> (Log, StatusCode) {
+    let (log, _guard) = Log::listen();
+    let status = Arc::new(AtomicU16::new(200));
+    let app = answering(&MemoryStore::new(), Rule::new("fulfil", policy), &status);
+    let (answer, _) = app.send(Request::post("/").body(body.into()).unwrap()).await;
+    (log, answer.status)
+}
+
+#[tokio::test]
+async fn what_a_sender_is_told_in_one_word_is_in_the_log_with_its_reason() {
+    let (log, answered) = refused(tower_idempotency::sender::alipay(), "trade=1").await;
+    assert_eq!(answered, StatusCode::BAD_REQUEST);
+    let [refused] = &log.of("refused")[..] else { panic!("one event") };
+    assert!(refused.starts_with("DEBUG "), "{refused}");
+    assert!(refused.contains(r#"rule="fulfil" reason="identity-missing""#), "{refused}");
+    assert!(refused.contains("form field notify_id is missing"), "{refused}");
+}
+
+#[tokio::test]
+async fn the_reason_shows_no_part_of_a_private_identity() {
+    let body = r#"{"id": 3.1415926}"#;
+    let policy = || Policy::webhook(json("/id"));
+    let (log, _) = refused(policy(), body).await;
+    assert!(log.of("refused")[0].contains("3.1415926"), "{:?}", log.all());
+    let (log, answered) = refused(policy().private_label(), body).await;
+    assert_eq!(answered, StatusCode::BAD_REQUEST);
+    assert_eq!(log.of("refused").len(), 1);
+    assert!(log.all().iter().all(|line| !line.contains("3.1415926")), "{:?}", log.all());
+}
+
+#[tokio::test]
+async fn a_scope_that_the_server_forgot_is_an_error_in_the_log_and_a_header_is_not() {
+    #[derive(Clone)]
+    struct Tenant;
+    impl AsRef<str> for Tenant {
+        fn as_ref(&self) -> &str {
+            "t"
+        }
+    }
+    let scoped = |scope| Policy::webhook(json("/id")).scope(scope);
+    let (log, answered) = refused(scoped(Scope::extension::<Tenant>()), r#"{"id": 1}"#).await;
+    assert_eq!(answered, StatusCode::INTERNAL_SERVER_ERROR);
+    let [missing] = &log.of("scope missing")[..] else { panic!("one event") };
+    assert!(missing.starts_with("ERROR ") && missing.contains("Tenant"), "{missing}");
+    let (log, answered) = refused(scoped(Scope::header("X-Tenant")), r#"{"id": 1}"#).await;
+    assert_eq!(answered, StatusCode::BAD_REQUEST);
+    assert_eq!((log.of("scope missing").len(), log.of("refused").len()), (0, 1));
 }
 
 #[tokio::test]

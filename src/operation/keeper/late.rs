@@ -22,8 +22,10 @@ const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(5);
 const COMPLETE_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 
 /// A write that is tried until it is answered, or the record's hold is over.
-pub(super) struct Late {
+pub(in crate::operation) struct Late {
     write: Write,
+    /// What is written once this is.
+    then: Option<Box<Late>>,
     /// Its number in the schedule; 0 before it has one.
     pub(super) id: u64,
     pub(super) due: Instant,
@@ -50,7 +52,13 @@ enum Tried {
 }
 
 impl Late {
-    pub(super) fn release(release: Release, lease: Duration, not_before: Instant) -> Self {
+    /// Calls a claim off, or gives a grant back, not before this time. `lease` is how long the key is
+    /// busy meanwhile.
+    pub(in crate::operation) fn release(
+        release: Release,
+        lease: Duration,
+        not_before: Instant,
+    ) -> Self {
         let hold = match &release {
             Release::Grant { grant, .. } => grant.hold,
             Release::CalledOff { hold, .. } => *hold,
@@ -67,7 +75,13 @@ impl Late {
 
     fn new(write: Write, not_before: Instant, hold: Duration, longest_pause: Duration) -> Self {
         let until = not_before + hold;
-        Self { write, id: 0, due: not_before, not_before, until, pause: RETRY_AFTER, longest_pause }
+        let (due, pause) = (not_before, RETRY_AFTER);
+        Self { write, then: None, id: 0, due, not_before, until, pause, longest_pause }
+    }
+
+    /// The same, and then another.
+    pub(in crate::operation) fn and_then(self, then: Option<Self>) -> Self {
+        Self { then: then.map(Box::new), ..self }
     }
 
     pub(super) fn is_release(&self) -> bool {
@@ -212,7 +226,11 @@ impl Sending {
     }
 
     fn end(mut self) {
-        if let Some(late) = self.late.take() {
+        if let Some(mut late) = self.late.take() {
+            // Before this one is counted off: whoever waits for all must not see a gap.
+            if let Some(then) = late.then.take() {
+                self.keeper.keep(*then);
+            }
             self.keeper.schedule().end_late(late.bytes());
             self.keeper.inner.ended.notify_waiters();
         }

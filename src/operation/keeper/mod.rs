@@ -23,8 +23,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-pub(super) use late::Claiming;
-use late::{Late, Sending};
+use late::Sending;
+pub(super) use late::{Claiming, Late};
 use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
@@ -104,7 +104,13 @@ impl Keeper {
     /// Calls a claim off, or gives a grant back, not before this time and until it is answered.
     /// `lease` is how long the key is busy meanwhile.
     pub(super) fn release_later(&self, release: Release, lease: Duration, not_before: Instant) {
-        self.keep_late(Late::release(release, lease, not_before), not_before);
+        self.keep(Late::release(release, lease, not_before));
+    }
+
+    /// Writes this until it is answered.
+    pub(super) fn keep(&self, late: Late) {
+        let due = late.due;
+        self.keep_late(late, due);
     }
 
     /// Stores an answer, until it is stored or the record's hold is over; where there is no room
@@ -160,6 +166,14 @@ impl Keeper {
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
         // Nothing under the lock can leave the schedule half changed.
         self.inner.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with what another runtime left when it ended, if there is anything.
+    pub(super) fn resume(&self) {
+        let left = self.schedule().left();
+        if !left.is_clean() {
+            self.start_task();
+        }
     }
 
     /// Starts the task of this runtime, unless it runs already. Outside of a runtime there is none;

@@ -70,11 +70,15 @@ impl Link {
     /// Checks the URL; connects to nothing.
     pub(super) fn new(url: &str) -> Result<Arc<Self>, StoreError> {
         // The parser's own words are not repeated: they may quote the URL, and with it a password.
+        let tls = url.starts_with("rediss:") || url.starts_with("valkeys:");
         let wrong = |_| {
+            let why = if tls { "TLS is not supported yet" } else { "it must look so" };
             StoreError::new(
                 StoreErrorKind::Refused,
-                "this is no URL of a Redis that this build can reach: it must look like \
-                 redis://user:password@host:6379/0",
+                format!(
+                    "this is no URL of a Redis that this build can reach; {why}: \
+                     redis://user:password@host:6379/0"
+                ),
             )
         };
         let info = url.into_connection_info().map_err(wrong)?;

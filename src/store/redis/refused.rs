@@ -1,5 +1,7 @@
 //! What errors of the client and of the server mean, and what to do about them.
 
+use std::{error::Error, io, sync::Arc};
+
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::store::{StoreError, StoreErrorKind};
@@ -63,10 +65,8 @@ pub(super) fn by_client(address: &str, error: &RedisError) -> StoreError {
 /// The client's error without anything that may be a secret. A server's own words are looked up;
 /// those of the operating system are safe.
 fn shown(error: &RedisError) -> String {
-    if let Some(io) =
-        std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>())
-    {
-        return io.to_string();
+    if let Some(io) = io_error(error) {
+        return format!("{io}: is it there, and does the URL lead to it?");
     }
     let code = match error.kind() {
         // The client drops the server's own word for it.
@@ -80,6 +80,13 @@ fn shown(error: &RedisError) -> String {
         None if detail.is_empty() => code.to_owned(),
         None => format!("{code}: {detail}"),
     }
+}
+
+/// The operating system's error behind the client's, which holds it in an `Arc`.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    let source = error.source()?;
+    let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
+    shared.map_or_else(|| source.downcast_ref(), |shared| shared.downcast_ref())
 }
 
 /// The code of an error. Redis 6.2 hides that of a command inside a script in the text: `ERR Error
