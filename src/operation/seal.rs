@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::{Operation, detach::CatchPanic, handle::Subject};
 use crate::{
     ledger::{DynLedger, LEDGER_WITHIN, LedgerError, Sealed},
+    policy::is_success,
     record::Answer,
     telemetry,
 };
@@ -36,7 +37,7 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
     if let Some(row) = operation.row() {
         return truth(answer, row.clone(), policy.answer_limit);
     }
-    let has_happened = answer.status().is_success() && !operation.has_entered();
+    let has_happened = is_success(&answer) && !operation.has_entered();
     if has_happened && !subject.rule.not_entered.swap(true, Ordering::Relaxed) {
         telemetry::row_missing(subject);
     }

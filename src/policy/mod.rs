@@ -11,8 +11,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::Method;
 
 pub use check::PolicyError;
-pub(crate) use outcome::Ending;
 use outcome::Statuses;
+pub(crate) use outcome::{Ending, is_success};
 pub use scope::Scope;
 
 use crate::{

@@ -80,13 +80,24 @@ impl Policy {
     }
 }
 
-/// By `grpc-status`, in the trailers or, of an answer that has no others, in the head.
-fn of_grpc(answer: &Answer) -> Ending {
+/// Whether a client reads in `answer` that it happened: 2xx, and of gRPC no other code than 0.
+pub(crate) fn is_success(answer: &Answer) -> bool {
+    let failed = is_grpc(answer.headers()) && grpc_status(answer).is_some_and(|code| code != b"0");
+    answer.status().is_success() && !failed
+}
+
+/// In the trailers or, of an answer that has no others, in the head.
+fn grpc_status(answer: &Answer) -> Option<&[u8]> {
     let status = answer
         .trailers()
         .and_then(|trailers| trailers.get(GRPC_STATUS))
         .or_else(|| answer.headers().get(GRPC_STATUS));
-    match status.map(http::HeaderValue::as_bytes) {
+    status.map(http::HeaderValue::as_bytes)
+}
+
+/// By gRPC's own status.
+fn of_grpc(answer: &Answer) -> Ending {
+    match grpc_status(answer) {
         // OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION, OUT_OF_RANGE
         Some(b"0" | b"3" | b"5" | b"6" | b"9" | b"11") => Ending::Keep,
         // PERMISSION_DENIED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE, UNAUTHENTICATED

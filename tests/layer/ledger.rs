@@ -1,12 +1,8 @@
 //! A durable truth beside the store: what has a row was done, and every answer that is kept has one.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
@@ -14,117 +10,19 @@ use http::StatusCode;
 use http_body_util::Full;
 use tokio::time::sleep;
 use tower_idempotency::{
-    Abandoned, Answer, Ledger, LedgerEntry, LedgerError, MemoryStore, Operation, Outcome, Policy,
-    Previous, RefusalKind, Resolution, Rule, Sealed, header, json,
+    Abandoned, Answer, LedgerEntry, MemoryStore, Outcome, Policy, Previous, RefusalKind,
+    Resolution, Rule, header, json,
     store::StoreErrorKind,
     test_util::{Fault, Transition},
 };
 use tower_idempotency_test_support::Log;
 
-use crate::house::{
-    Answered, Asked, Door, House, SECOND, api, operation, request, respond, text, with_door,
+use crate::{
+    house::{
+        Answered, Asked, Door, House, SECOND, api, operation, request, respond, text, with_door,
+    },
+    table::{Table, Trouble, id},
 };
-
-/// A table in memory, which counts what it is asked and fails on demand.
-#[derive(Clone, Default)]
-struct Table(Arc<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    rows: Mutex<HashMap<Id, Answer>>,
-    finds: AtomicUsize,
-    seals: AtomicUsize,
-    trouble: Mutex<Option<Trouble>>,
-}
-
-type Id = (String, Bytes, Bytes, bool);
-
-#[derive(Clone, Copy)]
-enum Trouble {
-    Fails,
-    Panics,
-    Takes(Duration),
-}
-
-fn id(entry: &LedgerEntry) -> Id {
-    (entry.rule.clone(), entry.scope.clone(), entry.key.clone(), entry.delivery_id.is_some())
-}
-
-impl Table {
-    /// What a handler does first: the answer of whoever was before it.
-    fn enter(&self, operation: &Operation) -> Option<Answer> {
-        operation.entered();
-        let found = self.row(&operation.ledger_entry())?;
-        operation.left_row(&found);
-        Some(found)
-    }
-
-    /// What it does last.
-    fn commit(&self, operation: &Operation, answer: &Answer) {
-        let before =
-            self.0.rows.lock().unwrap().insert(id(&operation.ledger_entry()), answer.clone());
-        assert_eq!(before, None, "the unique index refuses this");
-        operation.left_row(answer);
-    }
-
-    fn row(&self, entry: &LedgerEntry) -> Option<Answer> {
-        self.0.rows.lock().unwrap().get(&id(entry)).cloned()
-    }
-
-    /// The status and body of the row of `k`.
-    fn of_k(&self) -> Option<(u16, Bytes)> {
-        let row = self.row(&LedgerEntry::new("pay", "", "k", None))?;
-        Some((row.status().as_u16(), row.body().unwrap().clone()))
-    }
-
-    fn rows(&self) -> usize {
-        self.0.rows.lock().unwrap().len()
-    }
-
-    fn seals(&self) -> usize {
-        self.0.seals.load(Ordering::SeqCst)
-    }
-
-    fn trouble(&self, trouble: impl Into<Option<Trouble>>) {
-        *self.0.trouble.lock().unwrap() = trouble.into();
-    }
-
-    async fn endure(&self) -> Result<(), LedgerError> {
-        let trouble = *self.0.trouble.lock().unwrap();
-        match trouble {
-            None => Ok(()),
-            Some(Trouble::Fails) => {
-                Err(LedgerError::new("the table is locked").caused_by("pq: 55P03"))
-            }
-            Some(Trouble::Panics) => panic!("a bug in the ledger"),
-            Some(Trouble::Takes(time)) => {
-                sleep(time).await;
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Ledger for Table {
-    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
-        self.0.finds.fetch_add(1, Ordering::SeqCst);
-        self.endure().await?;
-        Ok(self.row(entry))
-    }
-
-    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
-        self.0.seals.fetch_add(1, Ordering::SeqCst);
-        self.endure().await?;
-        let mut rows = self.0.rows.lock().unwrap();
-        Ok(match rows.get(&id(entry)) {
-            Some(row) => Sealed::Existing(row.clone()),
-            None => {
-                rows.insert(id(entry), answer.clone());
-                Sealed::Written
-            }
-        })
-    }
-}
 
 fn answered(answer: &Answer) -> Answered {
     respond(answer.status().as_u16(), Full::new(answer.body().cloned().unwrap_or_default()))
@@ -205,7 +103,7 @@ async fn overtaken(by: Option<&'static str>) -> (House, Table, crate::house::Rep
     let house = House::with(api().ledger(table.clone()), move |asked: Asked| {
         if let Some(text) = by {
             let entry = operation(&asked).ledger_entry();
-            inside.0.rows.lock().unwrap().insert(id(&entry), Answer::text(text));
+            inside.put(&entry, text);
         }
         async { text(500, "lock wait timeout") }
     });
@@ -273,7 +171,7 @@ async fn an_abandoned_operation_with_a_row_was_done_and_one_without_was_not() {
             second.is_executed();
             assert_eq!(*found.lock().unwrap(), [Previous::Nothing, Previous::AbandonedNotDone]);
         }
-        assert_eq!(table.0.finds.load(Ordering::SeqCst), 1);
+        assert_eq!(table.finds(), 1);
         assert_eq!((table.rows(), table.seals()), (1, 0));
     }
 }
@@ -407,6 +305,13 @@ async fn a_success_without_entering_is_warned_of_once_a_rule() {
     let house = House::with(api().ledger(table), |_| async { text(404, "no such order") });
     house.send("b").await.is_executed();
     House::new(api()).send("a").await.is_executed();
+    let house = House::with(api().ledger(Table::default()), |_| async {
+        let mut not_found = text(200, "")?;
+        not_found.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+        not_found.headers_mut().insert("grpc-status", "5".parse().unwrap());
+        Ok(not_found)
+    });
+    house.send("c").await.is_executed();
     assert_eq!(log.of("row missing").len(), 2);
 }
 
@@ -420,7 +325,7 @@ async fn a_resolver_beside_a_ledger_settles_nothing_without_a_row() {
         house.send("k").await.is_executed();
         if let Some(row) = row {
             let entry = LedgerEntry::new("pay", "", "k", None);
-            table.0.rows.lock().unwrap().insert(id(&entry), Answer::text(row));
+            table.put(&entry, row);
         }
         table.trouble(Trouble::Fails);
         house.send("k").await.is_refused(RefusalKind::OutcomeUnknown);
@@ -473,7 +378,7 @@ async fn a_ledger_is_not_asked_about_what_is_alive_or_done() {
     door.let_one_in();
     owner.await.unwrap().is_executed();
     house.send("k").await.is_replayed();
-    assert_eq!((table.0.finds.load(Ordering::SeqCst), table.seals()), (0, 1));
+    assert_eq!((table.finds(), table.seals()), (0, 1));
 }
 
 #[test]
@@ -483,5 +388,32 @@ fn an_answer_is_kept_in_a_column_whole() {
     assert_eq!(Answer::from_bytes(bytes.clone()).unwrap(), answer);
     for cut in 0..bytes.len() {
         assert!(Answer::from_bytes(bytes.slice(..cut)).is_err(), "cut at {cut}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_from_before_there_was_a_business_key_answers_the_delivery_that_has_it() {
+    for committed in [true, false] {
+        let (memory, table) = (MemoryStore::new(), Table::default());
+        let policy = || Policy::webhook(header("n-id")).ledger(table.clone());
+        let inside = table.clone();
+        let before = House::of(memory.clone(), Rule::new("pay", policy()), move |asked: Asked| {
+            if committed {
+                inside.commit(&operation(&asked), &Answer::text("charged"));
+            }
+            async { Err("the process dies here".to_owned()) }
+        });
+        let delivery = || {
+            let mut delivery = request("x", r#"{"order": "O-1"}"#);
+            delivery.headers_mut().insert("n-id", "N-1".parse().unwrap());
+            delivery
+        };
+        assert!(before.call(delivery()).await.error.is_some());
+
+        let rule = Rule::new("pay", policy().business_key(json("/order")));
+        let house = House::of(memory, rule, |_| async { text(200, "charged now") });
+        let told = house.call(delivery()).await;
+        assert_eq!(told.text(), if committed { "charged" } else { "charged now" });
+        assert_eq!((told.status, house.runs()), (200, usize::from(!committed)));
     }
 }

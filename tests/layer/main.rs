@@ -12,5 +12,6 @@ mod outcomes;
 mod policy;
 mod readiness;
 mod recovery;
+mod table;
 mod telemetry;
 mod waiting;
