@@ -112,6 +112,7 @@ pub(crate) fn sql<DB: Dialect>(text: &str, table: &str) -> String {
 }
 
 /// What reads the same for every database, and that sqlx's bounds cannot say for all of them.
+#[allow(unused_macros, reason = "without a feature there is no database")]
 macro_rules! alike {
     () => {
         async fn row(

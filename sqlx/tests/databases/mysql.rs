@@ -20,9 +20,14 @@ mod suite;
 
 pub(crate) type Db = sqlx::MySql;
 
-/// How transactions begin whose snapshot may be older than what they meet.
-pub(crate) const ISOLATED: &[&str] =
-    &["START TRANSACTION WITH CONSISTENT SNAPSHOT", "START TRANSACTION"];
+/// How transactions begin, by their isolation.
+pub(crate) const LEVELS: &[&str] = &[
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION",
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION",
+    "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; START TRANSACTION",
+];
+/// Those whose snapshot may be older than what they meet. Under SERIALIZABLE a read is a lock.
+const ISOLATED: &[&str] = &["START TRANSACTION WITH CONSISTENT SNAPSHOT", LEVELS[1]];
 
 /// One server for all tests that run at the same time; it ends with the last of them.
 static SERVER: Mutex<Weak<MariadbServer>> = Mutex::const_new(Weak::new());

@@ -18,9 +18,14 @@ mod suite;
 
 pub(crate) type Db = sqlx::Postgres;
 
-/// How transactions begin whose snapshot may be older than what they meet.
-pub(crate) const ISOLATED: &[&str] =
-    &["BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN ISOLATION LEVEL SERIALIZABLE"];
+/// How transactions begin, by their isolation.
+pub(crate) const LEVELS: &[&str] = &[
+    "BEGIN ISOLATION LEVEL READ COMMITTED",
+    "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    "BEGIN ISOLATION LEVEL SERIALIZABLE",
+];
+/// Those whose snapshot may be older than what they meet.
+const ISOLATED: &[&str] = &[LEVELS[1], LEVELS[2]];
 
 /// One server for all tests that run at the same time; it ends with the last of them.
 static SERVER: Mutex<Weak<PostgresServer>> = Mutex::const_new(Weak::new());

@@ -17,8 +17,8 @@ mod suite;
 
 pub(crate) type Db = sqlx::Sqlite;
 
-/// How transactions begin whose snapshot may be older than what they meet: none can write then.
-pub(crate) const ISOLATED: &[&str] = &["BEGIN IMMEDIATE"];
+/// How transactions begin.
+pub(crate) const LEVELS: &[&str] = &["BEGIN", "BEGIN IMMEDIATE"];
 
 /// A database of its own, and the directory that it is in.
 pub(crate) async fn open() -> (Pool<Db>, Directory) {

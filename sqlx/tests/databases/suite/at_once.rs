@@ -9,7 +9,7 @@ use tokio::{
 use tower_idempotency::{Answer, Operation};
 use tower_idempotency_sqlx::Entry;
 
-use super::{DEDUP, Db, Handled, ISOLATED, charge, count, kill, new, open, run_in};
+use super::{DEDUP, Db, Handled, LEVELS, charge, count, kill, new, open, run_in};
 use crate::operation::Delivery;
 
 /// On a busy machine.
@@ -156,7 +156,7 @@ async fn of_many_that_wait_for_one_that_rolls_back_one_does_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn under_every_isolation_level_a_second_one_waits_and_finds_the_answer() {
-    for begin in ISOLATED.iter().copied() {
+    for begin in LEVELS.iter().copied() {
         let (pool, _held) = open().await;
         let operation = Delivery::new("N-1").order("O-1").operation().await;
         let mut tx = pool.begin_with(begin).await.unwrap();

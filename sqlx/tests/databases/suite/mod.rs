@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Pool, Transaction};
 use tower_idempotency::{Answer, Operation};
 use tower_idempotency_sqlx::{DedupRow, DedupTable, Entry};
 
-use super::{Db, ISOLATED, kill};
+use super::{Db, LEVELS, kill};
 
 const DEDUP: DedupTable<Db> = DedupTable::new("dedup");
 
