@@ -168,6 +168,22 @@ impl Operation {
         Some(as_text(delivery.as_bytes(), &self.inner.delivery_text))
     }
 
+    /// [`Operation::scope`], byte by byte.
+    pub fn scope_bytes(&self) -> &[u8] {
+        &self.inner.subject.scope
+    }
+
+    /// [`Operation::key`], byte by byte: what a table of one's own has to compare, since two keys
+    /// that are no UTF-8 may read the same.
+    pub fn key_bytes(&self) -> &[u8] {
+        self.inner.subject.identity.as_bytes()
+    }
+
+    /// [`Operation::delivery_id`], byte by byte.
+    pub fn delivery_id_bytes(&self) -> Option<&[u8]> {
+        self.inner.subject.delivery.as_ref().map(Identity::as_bytes)
+    }
+
     /// Which execution this is: 1 for the first. Stays at 999,999.
     pub fn attempt(&self) -> u32 {
         self.inner.attempt

@@ -88,6 +88,22 @@ impl Answer {
         self
     }
 
+    /// The same with these trailers.
+    #[must_use]
+    pub fn with_trailers(mut self, trailers: HeaderMap) -> Self {
+        self.trailers = Some(Box::new(trailers));
+        self
+    }
+
+    /// Only that it was executed, and how it was answered: a replay is refused with
+    /// `answer-not-kept`, or has the status alone.
+    #[must_use]
+    pub fn without_body(mut self) -> Self {
+        self.body = None;
+        self.trailers = None;
+        self
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -106,6 +122,13 @@ impl Answer {
     /// The trailers, if it had any.
     pub fn trailers(&self) -> Option<&HeaderMap> {
         self.trailers.as_deref()
+    }
+
+    /// This response as an answer: status, all headers and body. The way back is
+    /// [`Answer::into_http`].
+    pub fn from_http(response: Response<Bytes>) -> Self {
+        let (head, body) = response.into_parts();
+        Self { status: head.status, headers: head.headers, body: Some(body), trailers: None }
     }
 
     /// This answer as a response. The trailers do not come along, and a body that was not kept is
@@ -159,13 +182,6 @@ impl Answer {
         trailers: Option<Box<HeaderMap>>,
     ) -> Self {
         Self { status, headers, body, trailers }
-    }
-
-    /// Only that it was executed, and how it was answered.
-    pub(crate) fn without_body(mut self) -> Self {
-        self.body = None;
-        self.trailers = None;
-        self
     }
 
     /// The least that says that it was executed: the status, and what kind of answer it was. In a record

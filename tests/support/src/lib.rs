@@ -4,11 +4,14 @@
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
 mod chunks;
+mod database;
 mod directory;
 mod http;
 #[cfg(feature = "http2")]
 mod http2;
 mod log;
+mod mariadb_server;
+mod postgres_server;
 mod process;
 mod proxy;
 mod redis_server;
@@ -23,6 +26,8 @@ pub use http::{RawAnswer, RawClient, Server};
 #[cfg(feature = "http2")]
 pub use http2::{Http2Answer, Http2Client, Http2Stream};
 pub use log::Log;
+pub use mariadb_server::MariadbServer;
+pub use postgres_server::PostgresServer;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;

@@ -10,11 +10,11 @@ use std::{
 use redis::{Value, aio::MultiplexedConnection};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     time::{sleep, timeout},
 };
 
-use crate::{Directory, Signal, send_signal};
+use crate::{Directory, Signal, database::free_port, send_signal};
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -189,13 +189,6 @@ impl Builder {
         server.run().await;
         server
     }
-}
-
-/// A port that was free a moment ago.
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-    let address = listener.and_then(|listener| listener.local_addr());
-    address.expect("127.0.0.1 has a free port").port()
 }
 
 /// Whether it answers, be it that it wants a password first.

@@ -1,0 +1,28 @@
+-- What a DedupTable named dedup needs on MySQL 8.0.13 or MariaDB 10.5, or newer. `DedupTable::migrate`
+-- runs this with its own name in place of dedup.
+--
+-- Identities are bytes, as they were sent: most collations take 'a', 'A' and 'a ' for one. To read them:
+-- SELECT CONVERT(delivery_id USING utf8mb4) FROM dedup;
+CREATE TABLE IF NOT EXISTS dedup (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    -- The rule's name and the scope: within them an identity is unique.
+    rule VARBINARY(255) NOT NULL,
+    scope VARBINARY(1024) NOT NULL,
+    -- The identity of the operation where it is not the delivery id itself.
+    business_key VARBINARY(255),
+    -- The first delivery of it.
+    delivery_id VARBINARY(255) NOT NULL,
+    -- Turned by each duplicate: only a row that changes is told from one that was inserted.
+    touched TINYINT NOT NULL DEFAULT 0,
+    -- Seconds since 1970.
+    created_at BIGINT NOT NULL DEFAULT (UNIX_TIMESTAMP()),
+    -- The answer; null until the handler commits, which nobody else can see.
+    status INTEGER,
+    headers MEDIUMBLOB,
+    -- Null if it was executed and its body was not kept.
+    body LONGBLOB,
+    trailers MEDIUMBLOB,
+    UNIQUE KEY business_key (rule, scope, business_key),
+    UNIQUE KEY delivery_id (rule, scope, delivery_id),
+    KEY created_at (created_at)
+) ENGINE = InnoDB;

@@ -1,0 +1,26 @@
+-- What a DedupTable named dedup needs on PostgreSQL. `DedupTable::migrate` runs this with its own name
+-- in place of dedup.
+--
+-- Identities are bytes, as they were sent: no collation makes two of them one. To read them:
+-- SELECT convert_from(delivery_id, 'UTF8') FROM dedup;
+CREATE TABLE IF NOT EXISTS dedup (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- The rule's name and the scope: within them an identity is unique.
+    rule BYTEA NOT NULL,
+    scope BYTEA NOT NULL,
+    -- The identity of the operation where it is not the delivery id itself.
+    business_key BYTEA,
+    -- The first delivery of it.
+    delivery_id BYTEA NOT NULL,
+    -- Seconds since 1970.
+    created_at BIGINT NOT NULL DEFAULT (extract(epoch FROM now())::BIGINT),
+    -- The answer; null until the handler commits, which nobody else can see.
+    status INTEGER,
+    headers BYTEA,
+    -- Null if it was executed and its body was not kept.
+    body BYTEA,
+    trailers BYTEA,
+    UNIQUE (rule, scope, business_key),
+    UNIQUE (rule, scope, delivery_id)
+);
+CREATE INDEX IF NOT EXISTS dedup_created_at ON dedup (created_at);

@@ -1,0 +1,25 @@
+-- What a DedupTable named dedup needs on SQLite 3.38 or newer. `DedupTable::migrate` runs this with its
+-- own name in place of dedup.
+--
+-- Identities are bytes, as they were sent. To read them: SELECT CAST(delivery_id AS TEXT) FROM dedup;
+CREATE TABLE IF NOT EXISTS dedup (
+    id INTEGER PRIMARY KEY,
+    -- The rule's name and the scope: within them an identity is unique.
+    rule BLOB NOT NULL,
+    scope BLOB NOT NULL,
+    -- The identity of the operation where it is not the delivery id itself.
+    business_key BLOB,
+    -- The first delivery of it.
+    delivery_id BLOB NOT NULL,
+    -- Seconds since 1970.
+    created_at INTEGER NOT NULL DEFAULT (unixepoch()),
+    -- The answer; null until the handler commits, which nobody else can see.
+    status INTEGER,
+    headers BLOB,
+    -- Null if it was executed and its body was not kept.
+    body BLOB,
+    trailers BLOB,
+    UNIQUE (rule, scope, business_key),
+    UNIQUE (rule, scope, delivery_id)
+);
+CREATE INDEX IF NOT EXISTS dedup_created_at ON dedup (created_at);

@@ -1,0 +1,108 @@
+//! An answer as columns of a row, which a person can read.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use tower_idempotency::Answer;
+
+use crate::error::{Error, Kind};
+
+/// `id, business_key, status, headers, body, trailers`.
+pub(crate) type Columns =
+    (i64, Option<Vec<u8>>, Option<i32>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// The columns that are selected, in the order of [`Columns`].
+pub(crate) const COLUMNS: &str = "id, business_key, status, headers, body, trailers";
+
+/// The answer that a row holds.
+pub(crate) fn answer(table: &'static str, columns: Columns) -> Result<Answer, Error> {
+    let (id, _, status, headers, body, trailers) = columns;
+    let Some(status) = status else {
+        return Err(Error::new(Kind::Unanswered { table, id }));
+    };
+    let unreadable = |what: &str| Error::new(Kind::Unreadable { table, id, what: what.to_owned() });
+    let status = u16::try_from(status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    let kept = body.is_some();
+    let mut response = Response::new(body.unwrap_or_default().into());
+    *response.status_mut() = status.ok_or_else(|| unreadable("its status is no HTTP status"))?;
+    *response.headers_mut() = parse(&headers.unwrap_or_default())
+        .ok_or_else(|| unreadable("its headers are no lines of `name: value`"))?;
+    let mut answer = Answer::from_http(response);
+    if !kept {
+        answer = answer.without_body();
+    }
+    if let Some(trailers) = trailers {
+        let trailers = parse(&trailers)
+            .ok_or_else(|| unreadable("its trailers are no lines of `name: value`"))?;
+        answer = answer.with_trailers(trailers);
+    }
+    Ok(answer)
+}
+
+/// A line `name: value` for each. A value cannot hold a line's end, so this is exact.
+pub(crate) fn lines(map: &HeaderMap) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for (name, value) in map {
+        lines.extend_from_slice(name.as_str().as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value.as_bytes());
+        lines.push(b'\n');
+    }
+    lines
+}
+
+fn parse(lines: &[u8]) -> Option<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        // A last line without its end was cut.
+        let line = line.strip_suffix(b"\n")?;
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let value = line[colon + 1..].strip_prefix(b" ")?;
+        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
+        map.try_append(name, HeaderValue::from_bytes(value).ok()?).ok()?;
+    }
+    Some(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(answer: &Answer) -> Columns {
+        (
+            7,
+            None,
+            Some(answer.status().as_u16().into()),
+            Some(lines(answer.headers())),
+            answer.body().map(|body| body.to_vec()),
+            answer.trailers().map(lines),
+        )
+    }
+
+    #[test]
+    fn an_answer_comes_back_as_it_went() {
+        let mut response = Response::new("success\n: x".into());
+        *response.status_mut() = StatusCode::ACCEPTED;
+        response.headers_mut().append("x-a", HeaderValue::from_static("1: 2"));
+        response.headers_mut().append("x-a", HeaderValue::from_bytes(b"\xff ").unwrap());
+        response.headers_mut().append("x-empty", HeaderValue::from_static(""));
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        let whole = Answer::from_http(response).with_trailers(trailers);
+        let unkept = Answer::text("large").without_body();
+        for sent in [whole, unkept, Answer::new(StatusCode::NO_CONTENT)] {
+            assert_eq!(answer("dedup", columns(&sent)).unwrap(), sent);
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        let error = |columns| answer("dedup", columns).unwrap_err();
+        let whole = columns(&Answer::text("success"));
+        assert!(error((7, None, None, None, None, None)).is_unanswered());
+        let cut = whole.3.clone().map(|lines| lines[..lines.len() - 1].to_vec());
+        for headers in [cut, Some(b"no colon\n".to_vec()), Some(b"a: \x01\n".to_vec())] {
+            let broken = (7, None, Some(200), headers, None, None);
+            assert!(error(broken).to_string().contains("its headers"));
+        }
+        assert!(error((7, None, Some(70_000), None, None, None)).to_string().contains("status"));
+    }
+}
