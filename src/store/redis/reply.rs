@@ -189,16 +189,21 @@ impl Reply {
         }
         // The server's identity, which no claim asks for.
         self.bytes()?;
+        let claimed = self.found(claim)?;
+        // Another claim's, where the replies are out of step with what was sent.
+        if self.array()? != *claim.token.as_bytes() {
+            return self.garbled();
+        }
+        Ok(claimed)
+    }
+
+    fn found(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         Ok(match self.letter {
             b'A' => {
                 // The deadline of the lease; its owner counts it from before the claim was sent.
                 self.number()?;
                 let (fence, attempt) = (self.fence()?, self.attempt()?);
                 let Some(previous) = previous(self.one()?) else { return self.garbled() };
-                // Another claim's, where the replies are out of step.
-                if self.array()? != *claim.token.as_bytes() {
-                    return self.garbled();
-                }
                 Claimed::Granted(claim.granted(fence, attempt, previous))
             }
             b'C' => {
@@ -296,7 +301,12 @@ mod tests {
         Claim::new(key, ClaimToken::from_bytes(TOKEN), None, second, second, second)
     }
 
+    /// What an answer of these fields means to the claim that it is for.
     fn claimed(fields: &[Value]) -> Result<Claimed, StoreError> {
+        claimed_as(&[fields, &[bulk(&TOKEN)]].concat())
+    }
+
+    fn claimed_as(fields: &[Value]) -> Result<Claimed, StoreError> {
         Reply::read("claim", Value::Array(fields.to_vec()))?.claimed(&claim())
     }
 
@@ -306,26 +316,45 @@ mod tests {
         let mut granted = vec![bulk(b"A"), bulk(b"5000"), bulk(b"")];
         granted.extend(fence);
         granted.extend([bulk(b"-"), bulk(&TOKEN)]);
-        assert!(matches!(claimed(&granted), Ok(Claimed::Granted(_))));
+        assert!(matches!(claimed_as(&granted), Ok(Claimed::Granted(_))));
         for broken in 0..granted.len() {
-            let cut = claimed(&granted[..broken]).unwrap_err();
+            let cut = claimed_as(&granted[..broken]).unwrap_err();
             assert_eq!(cut.kind(), StoreErrorKind::Garbled);
             assert!(cut.to_string().contains("claim"), "{cut}");
             let mut wrong = granted.clone();
             wrong[broken] = Value::Okay;
-            assert!(claimed(&wrong).is_err(), "field {broken}");
-        }
-        for token in [&[6; 16][..], &TOKEN[..15], b""] {
-            let mut anothers = granted.clone();
-            anothers[7] = bulk(token);
-            assert_eq!(claimed(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
+            assert!(claimed_as(&wrong).is_err(), "field {broken}");
         }
         for letter in [&b"E"[..], b"?", b"", b"AA"] {
             let mut wrong = granted.clone();
             wrong[0] = bulk(letter);
-            assert!(claimed(&wrong).is_err());
+            assert!(claimed_as(&wrong).is_err());
         }
         assert!(Reply::read("claim", Value::Nil).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_is_for_another_claim_or_for_none_is_garbled() {
+        let (number, none) = (|| bulk(b"7"), || bulk(b""));
+        let rest: [(&[u8], Vec<Value>); 8] = [
+            (b"A", vec![number(), number(), Value::Int(1), bulk(b"-")]),
+            (b"C", vec![number(), number(), Value::Int(1), bulk(b"payload")]),
+            (b"I", vec![number(), number(), Value::Int(1)]),
+            (b"X", vec![number(), number(), Value::Int(1), bulk(b"label")]),
+            (b"L", vec![bulk(&[7; 32])]),
+            (b"M", vec![]),
+            (b"U", vec![]),
+            (b"T", vec![]),
+        ];
+        for (letter, rest) in rest {
+            let whole = [vec![bulk(letter), number(), none()], rest].concat();
+            assert!(claimed(&whole).is_ok(), "{whole:?}");
+            assert_eq!(claimed_as(&whole).unwrap_err().kind(), StoreErrorKind::Garbled);
+            for token in [&[6; 16][..], &TOKEN[..15], b""] {
+                let anothers = [&whole[..], &[bulk(token)]].concat();
+                assert_eq!(claimed_as(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
+            }
+        }
     }
 
     #[test]
