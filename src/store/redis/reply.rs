@@ -7,7 +7,7 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::{
-    record::{Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
     store::{
         AbandonedRecord, Claim, Claimed, Completed, InProgress, Issued, Resolved, StoreError,
         StoreErrorKind, Written,
@@ -159,6 +159,15 @@ impl Reply {
         Duration::from_micros(self.now_ms.saturating_mul(1000).saturating_sub(fence.get()))
     }
 
+    /// That it is the answer to what this token asked, which stands last: replies may be out of step with
+    /// what was sent.
+    fn is_for(&mut self, token: ClaimToken) -> Result<(), StoreError> {
+        match self.fields.next_back() {
+            Some(Value::BulkString(bytes)) if bytes == token.as_bytes() => Ok(()),
+            _ => self.garbled(),
+        }
+    }
+
     /// What `bind` answered, if it was not bound.
     pub(super) fn not_bound(mut self) -> Result<Option<Claimed>, StoreError> {
         match self.letter {
@@ -187,17 +196,9 @@ impl Reply {
         if self.letter == b'V' {
             return Ok(Claimed::Foreign);
         }
+        self.is_for(claim.token)?;
         // The server's identity, which no claim asks for.
         self.bytes()?;
-        let claimed = self.found(claim)?;
-        // Another claim's, where the replies are out of step with what was sent.
-        if self.array()? != *claim.token.as_bytes() {
-            return self.garbled();
-        }
-        Ok(claimed)
-    }
-
-    fn found(&mut self, claim: &Claim) -> Result<Claimed, StoreError> {
         Ok(match self.letter {
             b'A' => {
                 // The deadline of the lease; its owner counts it from before the claim was sent.
@@ -242,14 +243,17 @@ impl Reply {
         ))
     }
 
-    /// What `renew`, `complete` or `release` answered.
-    pub(super) fn written(mut self) -> Result<Written, StoreError> {
+    /// What `renew`, `complete` or `release` answered to the owner of this token.
+    pub(super) fn written(mut self, token: ClaimToken) -> Result<Written, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Written::Foreign);
+        }
+        self.is_for(token)?;
         Ok(match self.letter {
             b'O' => Written::Stored,
             b'Z' => Written::Restored,
             b'F' => Written::Lost(self.state()?),
             b'E' => Written::Over,
-            b'V' => Written::Foreign,
             _ => return self.garbled(),
         })
     }
@@ -287,7 +291,6 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::ClaimToken;
 
     fn bulk(bytes: &[u8]) -> Value {
         Value::BulkString(bytes.to_vec())
@@ -355,6 +358,23 @@ mod tests {
                 assert_eq!(claimed_as(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
             }
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_for_another_owner_or_for_none_is_garbled() {
+        let token = ClaimToken::from_bytes(TOKEN);
+        let written =
+            |fields: &[Value]| Reply::read("renew", Value::Array(fields.to_vec()))?.written(token);
+        for rest in [&["O"][..], &["Z"], &["E"], &["F", "I"], &["O", "9"]] {
+            let mut fields = vec![bulk(rest[0].as_bytes()), bulk(b"7")];
+            fields.extend(rest[1..].iter().map(|field| bulk(field.as_bytes())));
+            assert_eq!(written(&fields).unwrap_err().kind(), StoreErrorKind::Garbled);
+            fields.push(bulk(&TOKEN));
+            assert!(written(&fields).is_ok(), "{fields:?}");
+            fields.push(bulk(&[6; 16]));
+            assert_eq!(written(&fields).unwrap_err().kind(), StoreErrorKind::Garbled);
+        }
+        assert_eq!(written(&[bulk(b"V"), bulk(b"7")]).unwrap(), Written::Foreign);
     }
 
     #[test]
