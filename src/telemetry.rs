@@ -294,6 +294,23 @@ pub(crate) fn store_unavailable(subject: &Subject, error: &str) {
     );
 }
 
+/// The store failed again and again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
+    warn!(
+        address,
+        %error,
+        "store suspended: it has failed again and again for more than two seconds, so requests are \
+         refused at once from now on and one attempt at a time is made: mend the store"
+    );
+}
+
+/// The store answers again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_back(address: &str, away: Duration) {
+    info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
+}
+
 /// What is stored cannot be read.
 pub(crate) fn record_unreadable(key: &RecordKey, why: &str) {
     error!(

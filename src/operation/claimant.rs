@@ -97,6 +97,8 @@ impl Claimant {
                 // Stale, or too late by the store's clock: asked again, it may be granted in time.
                 Ok(Claimed::Granted(_)) => Ok(Claimed::Free),
                 Ok(Claimed::Free) => Ok(Claimed::Free),
+                // The store knows that it is no use for now.
+                Err(error) if error.is_suspended() => return Err(error),
                 Err(error) => Err(error),
                 Ok(answer) => return Ok(answer),
             };
@@ -149,8 +151,11 @@ impl Claimant {
         let answer = timeout_at(until.min(now + self.call_within), call).await;
         self.debt.in_flight = None;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::too_slow()));
-        if let Ok(claimed) = &answer {
-            self.debt.answered(claimed);
+        match &answer {
+            Ok(claimed) => self.debt.answered(claimed),
+            // It was not sent.
+            Err(error) if error.is_suspended() => self.debt.answered(&Claimed::Free),
+            Err(_) => {}
         }
         answer
     }

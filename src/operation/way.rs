@@ -150,7 +150,9 @@ impl Way {
             Met::Granted(_) => return Ok(None),
             Met::Draining => return Err(shutting_down()),
             Met::Other(Ok(claimed)) => claimed,
-            Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
+            Met::Other(Err(error)) => {
+                return Err(self.unavailable(&error.to_string()).not_before(error.retry_after()));
+            }
         };
         let met_in_progress = matches!(claimed, Claimed::InProgress(_));
         if let Claimed::InProgress(met) = claimed {

@@ -19,7 +19,7 @@ pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{RedisCommand, RedisConnection, RedisStore, RedisTrouble, RedisValue};
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};
 pub use transition::{

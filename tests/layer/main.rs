@@ -12,6 +12,7 @@ mod outcomes;
 mod policy;
 mod readiness;
 mod recovery;
+mod suspended;
 mod table;
 mod telemetry;
 mod waiting;

@@ -6,4 +6,5 @@ mod connection;
 mod contract;
 mod lost_answers;
 mod scripts;
+mod staying_up;
 mod support;

@@ -1,7 +1,14 @@
 //! Records in Redis or Valkey: one key a record, one script a transition, one connection for all.
 
+mod adapter;
+mod breaker;
+mod call;
+mod clock;
 mod command;
 mod connection;
+mod link;
+mod origin;
+mod pulse;
 mod refused;
 mod reply;
 mod scan;
@@ -16,8 +23,12 @@ use std::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::{Cmd, Value};
 
+pub use self::adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue};
 use self::{
-    connection::{CONNECT_WITHIN, Connection, Link},
+    call::Failure,
+    connection::Connection,
+    link::{CONNECT_WITHIN, Link},
+    origin::Origin,
     reply::Reply,
     script::Script,
 };
@@ -32,8 +43,11 @@ use crate::record::{Grant, RecordKey};
 ///
 /// One connection serves all calls. It is made on the runtime of the call that needs it, and
 /// replaced when it breaks, when three calls in a row go unanswered, and when the server turns out
-/// to be a replica. Cloning is cheap and shares the connection. All methods must be called on a
-/// tokio runtime with time and IO enabled.
+/// to be a replica; one that nobody uses is asked for the time when it has been silent for two
+/// seconds. A server that has not answered for two seconds is not waited for any more: calls are
+/// [`Suspended`](StoreErrorKind::Suspended) at once, and one attempt at a time is made to reach it.
+/// Cloning is cheap and shares the connection. All methods must be called on a tokio runtime with
+/// time and IO enabled.
 ///
 /// # What the server must be
 ///
@@ -75,9 +89,10 @@ impl RedisStore {
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let store = Self::lazy(url)?;
         match tokio::time::timeout(CONNECT_WITHIN, store.link.get()).await {
-            Ok(connected) => connected.map(|_| store),
-            Err(_) => Err(store.unreached(CONNECT_WITHIN)),
+            Ok(connected) => drop(connected?),
+            Err(_) => return Err(call::unreached(&store.link, CONNECT_WITHIN)),
         }
+        Ok(store)
     }
 
     /// The same without connecting: the first call does. Until the server is reached, every call
@@ -87,11 +102,22 @@ impl RedisStore {
     ///
     /// When the URL is none.
     pub fn lazy(url: &str) -> Result<Self, StoreError> {
-        Ok(Self {
-            link: Link::new(url)?,
+        let (origin, address) = Origin::url(url)?;
+        Ok(Self::from(origin, address))
+    }
+
+    /// Over a connection that the program has already, adapted by [`RedisConnection`]. Its first call
+    /// uses it first.
+    pub fn over(connection: impl RedisConnection) -> Self {
+        Self::from(Origin::Given(Arc::new(connection)), "the program's own connection".into())
+    }
+
+    fn from(origin: Origin, address: String) -> Self {
+        Self {
+            link: Link::new(origin, address),
             prefix: "idempotency:".into(),
             call_within: Duration::from_millis(500),
-        })
+        }
     }
 
     /// What every key starts with, before a colon; `idempotency` if it is not set. Two applications
@@ -129,59 +155,13 @@ impl RedisStore {
         name
     }
 
-    fn unreached(&self, within: Duration) -> StoreError {
-        let address = self.link.address();
-        StoreError::new(
-            StoreErrorKind::Unreachable,
-            format!("no connection to Redis at {address} within {within:?}: is it there?"),
-        )
-    }
-
-    fn late(&self, what: &str) -> StoreError {
-        let (address, within) = (self.link.address(), self.call_within);
-        StoreError::new(
-            StoreErrorKind::Timeout,
-            format!("no answer from Redis at {address} to {what} within {within:?}"),
-        )
-    }
-
     /// One call as a whole, under its time limit: a connection, then what `ask` makes of it.
     async fn call<T>(
         &self,
         what: &str,
         ask: impl AsyncFnOnce(&Connection) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let until = tokio::time::Instant::now() + self.call_within;
-        let Ok(connection) = tokio::time::timeout_at(until, self.link.get()).await else {
-            return Err(self.unreached(self.call_within));
-        };
-        let connection = connection?;
-        let Ok(asked) = tokio::time::timeout_at(until, ask(&connection)).await else {
-            let late = self.late(what);
-            self.link.timed_out(&connection, &late);
-            return Err(late);
-        };
-        asked.map_err(|failure| match failure {
-            Failure::Store(error) => {
-                // Replies that do not fit what was asked may be out of step, and would stay so.
-                if error.is_garbled() {
-                    self.link.replace(&connection, &error);
-                }
-                error
-            }
-            Failure::Server(error) => {
-                let refused = refused::by_server(what, &error);
-                if refused::is_read_only(&error) {
-                    self.link.replace(&connection, &refused);
-                }
-                refused
-            }
-            Failure::Client(error) => {
-                let refused = refused::by_client(self.link.address(), &error);
-                self.link.replace(&connection, &refused);
-                refused
-            }
-        })
+        call::call(&self.link, what, self.call_within, ask).await
     }
 
     /// One transition of one record.
@@ -264,25 +244,6 @@ impl fmt::Debug for RedisStore {
             .field("prefix", &&self.prefix[..self.prefix.len() - 1])
             .field("call_within", &self.call_within)
             .finish()
-    }
-}
-
-/// Why a call came to nothing, before it is known what that means for the connection.
-enum Failure {
-    Store(StoreError),
-    Server(redis::ServerError),
-    Client(redis::RedisError),
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<redis::RedisError> for Failure {
-    fn from(error: redis::RedisError) -> Self {
-        Self::Client(error)
     }
 }
 
