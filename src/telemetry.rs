@@ -305,6 +305,26 @@ pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
     );
 }
 
+/// A server that was connected to is not as it should be.
+#[cfg(feature = "redis")]
+pub(crate) fn preflight(address: &str, report: &dyn fmt::Display, passed: bool) {
+    if passed {
+        warn!(
+            address,
+            %report,
+            "preflight warns: the server that was connected to may lose records, or was in trouble and \
+             is well again: read the report"
+        );
+    } else {
+        error!(
+            address,
+            %report,
+            "preflight failed: the server that was connected to will lose records, or takes none: read \
+             the report and mend the server"
+        );
+    }
+}
+
 /// The store answers again.
 #[cfg(feature = "redis")]
 pub(crate) fn store_back(address: &str, away: Duration) {

@@ -19,7 +19,9 @@ pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
-pub use redis::{RedisCommand, RedisConnection, RedisStore, RedisTrouble, RedisValue};
+pub use redis::{
+    Finding, Level, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble, RedisValue,
+};
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};
 pub use transition::{

@@ -5,6 +5,7 @@ mod commands;
 mod connection;
 mod contract;
 mod lost_answers;
+mod preflight;
 mod scripts;
 mod staying_up;
 mod support;

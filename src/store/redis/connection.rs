@@ -15,7 +15,9 @@ use super::{
     Failure,
     adapter::{self, DynConnection, RedisCommand},
     clock::Clock,
-    origin, reply,
+    info::Info,
+    origin::Greeting,
+    reply,
 };
 
 /// A connection, which lives on the runtime that made it.
@@ -25,6 +27,8 @@ pub(super) struct Connection {
     clock: Clock,
     /// Calls in a row that were not answered in time.
     timeouts: AtomicU32,
+    /// What the server said about itself when it was connected to.
+    info: Option<Info>,
     /// Dropped with the last user of the connection: ends the task that watches over it.
     _watched: oneshot::Sender<()>,
 }
@@ -63,14 +67,15 @@ impl Wire {
 }
 
 impl Connection {
-    pub(super) fn new(
-        wire: Wire,
-        generation: u64,
-        now_ms: u64,
-        watched: oneshot::Sender<()>,
-    ) -> Self {
-        let clock = Clock::new(now_ms);
-        Self { wire, generation, clock, timeouts: AtomicU32::new(0), _watched: watched }
+    pub(super) fn new(greeting: Greeting, generation: u64, watched: oneshot::Sender<()>) -> Self {
+        let Greeting { wire, now_ms, info } = greeting;
+        let (clock, timeouts) = (Clock::new(now_ms), AtomicU32::new(0));
+        Self { wire, generation, clock, timeouts, info, _watched: watched }
+    }
+
+    /// What the server said about itself when it was connected to; `None` where it does not say.
+    pub(super) fn info(&self) -> Option<&Info> {
+        self.info.as_ref()
     }
 
     /// Which of all connections it is.
@@ -106,7 +111,12 @@ impl Connection {
 
     /// Asks for the server's time.
     pub(super) async fn server_time(&self) -> Result<u64, Failure> {
-        origin::server_ms(&self.wire).await
+        let mut time = Cmd::new();
+        time.arg("TIME");
+        match self.wire.send(&time).await? {
+            Value::ServerError(error) => Err(Failure::Server(error)),
+            value => Ok(reply::time_ms(value).ok_or_else(|| reply::garbled("TIME"))?),
+        }
     }
 
     /// Sends one command.

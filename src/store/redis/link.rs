@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -21,9 +21,13 @@ use super::{
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
     origin::{Origin, explain},
+    preflight::{Accepted, Findings, Level, Preflight, inspect},
     pulse,
 };
-use crate::store::{StoreError, StoreErrorKind};
+use crate::{
+    store::{StoreError, StoreErrorKind},
+    telemetry,
+};
 
 /// The whole of an attempt to connect: name, TCP, log-in and the first word about the time.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -43,6 +47,15 @@ pub(super) struct Link {
     /// Attempts and connections since the last answer that came to nothing.
     failures: AtomicU32,
     breaker: Breaker,
+    fitness: Mutex<Fitness>,
+}
+
+/// What is thought of the server.
+#[derive(Default)]
+struct Fitness {
+    accepted: Accepted,
+    /// What was last told of it.
+    told: Vec<(&'static str, Level)>,
 }
 
 enum Status {
@@ -74,7 +87,34 @@ impl Link {
             generations: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             breaker: Breaker::new(),
+            fitness: Mutex::default(),
         })
+    }
+
+    fn fitness(&self) -> MutexGuard<'_, Fitness> {
+        // Nothing under the lock can leave it half changed.
+        self.fitness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is accepted of the server.
+    pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
+        change(&mut self.fitness().accepted);
+    }
+
+    pub(super) fn accepted(&self) -> Accepted {
+        self.fitness().accepted.clone()
+    }
+
+    /// Tells what is wrong with the server of a new connection, unless that was told before.
+    pub(super) fn tell_fitness(&self, connection: &Connection) {
+        let mut findings = Findings::about(&self.address);
+        inspect(&mut findings, connection.info(), false, &self.accepted());
+        let report = Preflight::new(findings.into_vec());
+        let gist = report.gist();
+        let told = std::mem::replace(&mut self.fitness().told, gist.clone());
+        if told != gist {
+            telemetry::preflight(&self.address, &report, report.is_passed());
+        }
     }
 
     /// Host and port, without name and password.
@@ -267,9 +307,9 @@ impl Task {
         };
         let link = self.link.upgrade()?;
         match made {
-            Ok(Ok((wire, now_ms))) => {
+            Ok(Ok(greeting)) => {
                 let (watched, replaced) = oneshot::channel();
-                let connection = Connection::new(wire, self.generation, now_ms, watched);
+                let connection = Connection::new(greeting, self.generation, watched);
                 if let Some(connection) = link.up(connection) {
                     drop(link);
                     pulse::watch(&self.link, connection, replaced).await;

@@ -6,8 +6,10 @@ mod call;
 mod clock;
 mod command;
 mod connection;
+mod info;
 mod link;
 mod origin;
+mod preflight;
 mod pulse;
 mod refused;
 mod reply;
@@ -23,7 +25,10 @@ use std::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::{Cmd, Value};
 
-pub use self::adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue};
+pub use self::{
+    adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue},
+    preflight::{Finding, Level, Preflight},
+};
 use self::{
     call::Failure,
     connection::Connection,

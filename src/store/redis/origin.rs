@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Value,
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, Pipeline, Value,
     io::tcp::TcpSettings,
 };
 
@@ -11,6 +11,7 @@ use super::{
     Failure,
     adapter::{DynConnection, RedisTrouble},
     connection::Wire,
+    info::Info,
     refused, reply,
 };
 use crate::store::{StoreError, StoreErrorKind};
@@ -32,7 +33,7 @@ impl Origin {
     }
 
     /// Connects, and hears the server's clock before anything else may be sent.
-    pub(super) async fn connect(&self) -> Result<(Wire, u64), Failure> {
+    pub(super) async fn connect(&self) -> Result<Greeting, Failure> {
         let wire = match self {
             Self::Url(client) => {
                 // Time limits are ours alone, each round a whole call.
@@ -43,8 +44,7 @@ impl Origin {
             }
             Self::Given(given) => Wire::Given(given.clone()),
         };
-        let now_ms = server_ms(&wire).await?;
-        Ok((wire, now_ms))
+        greet(wire).await
     }
 
     /// Whoever has made the connection is told what became of it.
@@ -55,14 +55,35 @@ impl Origin {
     }
 }
 
-/// Asks for the server's time.
-pub(super) async fn server_ms(wire: &Wire) -> Result<u64, Failure> {
-    let mut time = Cmd::new();
-    time.arg("TIME");
-    match wire.send(&time).await? {
-        Value::ServerError(error) => Err(Failure::Server(error)),
-        value => Ok(reply::time_ms(value).ok_or_else(|| reply::garbled("TIME"))?),
-    }
+/// A connection, and the first words over it.
+pub(super) struct Greeting {
+    pub(super) wire: Wire,
+    pub(super) now_ms: u64,
+    /// `None` where the server does not say.
+    pub(super) info: Option<Info>,
+}
+
+async fn greet(wire: Wire) -> Result<Greeting, Failure> {
+    let answers = wire.send_all(&greeting()).await?;
+    let (now_ms, info) = greeted(answers)?;
+    Ok(Greeting { wire, now_ms, info })
+}
+
+/// The server's time, and what it says about itself.
+pub(super) fn greeting() -> Pipeline {
+    let mut commands = Pipeline::with_capacity(2);
+    commands.cmd("TIME").add_command(Info::command());
+    commands
+}
+
+/// What [`greeting`] was answered.
+pub(super) fn greeted(answers: Vec<Value>) -> Result<(u64, Option<Info>), Failure> {
+    let mut answers = answers.into_iter();
+    let now_ms = match answers.next() {
+        Some(Value::ServerError(error)) => return Err(Failure::Server(error)),
+        time => time.and_then(reply::time_ms).ok_or_else(|| reply::garbled("TIME"))?,
+    };
+    Ok((now_ms, answers.next().and_then(Info::read)))
 }
 
 /// What a URL says, with our own settings.

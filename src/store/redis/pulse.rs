@@ -22,9 +22,14 @@ pub(super) async fn watch(
     connection: Weak<Connection>,
     mut replaced: oneshot::Receiver<()>,
 ) {
+    let mut told = false;
     // It is over when the other end is dropped.
     while timeout(EVERY, &mut replaced).await.is_err() {
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
+        // Not before the first look: until then the program may say what it accepts.
+        if !std::mem::replace(&mut told, true) {
+            link.tell_fitness(&connection);
+        }
         while connection.silent_for() >= SILENCE {
             match timeout(ANSWER_WITHIN, connection.server_time()).await {
                 Ok(Ok(now_ms)) => link.answered(&connection, now_ms),
