@@ -305,6 +305,35 @@ pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
     );
 }
 
+/// Another server answers than before.
+#[cfg(feature = "redis")]
+pub(crate) fn server_changed(address: &str) {
+    warn!(
+        address,
+        "server changed: another Redis answers, or the same after a restart, and may not have all that \
+         was acknowledged; what this process has there is written again, and grants wait until other \
+         processes have done so: look for a failover or a restart"
+    );
+}
+
+/// The canary of a prefix is gone.
+#[cfg(feature = "redis")]
+pub(crate) fn records_lost(address: &str, prefix: &str) {
+    error!(
+        address,
+        prefix,
+        "records lost: the key by which it is noticed is gone or another one, so that records are too, \
+         and what they were of may run again: look for a flush, an eviction or a restart without \
+         persistence, and reconcile what ran"
+    );
+}
+
+/// Somebody has accepted that records were lost.
+#[cfg(feature = "redis")]
+pub(crate) fn loss_accepted(address: &str, prefix: &str) {
+    warn!(address, prefix, "loss accepted: somebody lets operations run though records were lost");
+}
+
 /// A server that was connected to is not as it should be.
 #[cfg(feature = "redis")]
 pub(crate) fn preflight(address: &str, report: &dyn fmt::Display, passed: bool) {

@@ -14,7 +14,7 @@ use tokio::{
 use super::{Keeper, Shared, keeper::Claiming};
 use crate::{
     record::ClaimToken,
-    store::{BoxFuture, Claim, Claimed, Release, StoreError, Takeover},
+    store::{BoxFuture, Claim, Claimed, IfForgotten, Release, StoreError, Takeover},
 };
 
 /// Between two sends of a claim that failed at once.
@@ -62,6 +62,11 @@ impl Claimant {
     /// What it asks for.
     pub(super) fn asks(&self) -> &Claim {
         &self.claim
+    }
+
+    /// What it is to be answered where the store may have lost the record.
+    pub(super) fn if_forgotten(&mut self, choice: IfForgotten) {
+        self.claim.if_forgotten = choice;
     }
 
     /// When the claim was last sent.

@@ -20,13 +20,14 @@ pub use memory::MemoryStore;
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
 pub use redis::{
-    Finding, Level, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble, RedisValue,
+    Finding, Level, OnDataLoss, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble,
+    RedisValue,
 };
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};
 pub use transition::{
-    AbandonedRecord, Alias, Claim, Claimed, Completed, InProgress, Kept, Reason, Release, Takeover,
-    Written,
+    AbandonedRecord, Alias, Claim, Claimed, Completed, IfForgotten, InProgress, Kept, Reason,
+    Release, Takeover, Written,
 };
 
 use crate::record::Grant;

@@ -3,6 +3,7 @@
 mod basics;
 mod claims;
 mod findings;
+mod forgotten;
 mod hazards;
 mod house;
 mod keeper;

@@ -4,6 +4,7 @@ mod bug_reports;
 mod commands;
 mod connection;
 mod contract;
+mod loss;
 mod lost_answers;
 mod preflight;
 mod scripts;

@@ -18,7 +18,9 @@ use tower_idempotency::{
 };
 use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 
-use crate::support::{claim, claim_until_granted, granted, kept, new_key, server_and_store};
+use crate::support::{
+    claim, claim_until_granted, granted, kept, new_key, server_and_store, short_claim,
+};
 
 const MS: Duration = Duration::from_millis(1);
 /// By itself it is replaced within 5 s; some more for a machine that is busy.
@@ -96,7 +98,7 @@ async fn when_the_address_leads_to_a_new_primary_its_demoted_node_is_left_within
     proxy.lead_to(new.address());
     old.command(&["REPLICAOF", "127.0.0.1", &new.address().port().to_string()]).await;
     let started = Instant::now();
-    claim_until_granted(&store, &claim(new_key())).await;
+    claim_until_granted(&store, &short_claim(new_key())).await;
     assert!(started.elapsed() < REPLACED_WITHIN);
 }
 
@@ -291,7 +293,7 @@ async fn a_connection_of_the_programs_own_is_used_and_its_owner_told_when_it_is_
     store.claim(claim(new_key())).await.unwrap_err();
     assert_eq!((reports.load(SeqCst), read_only.load(SeqCst)), (2, 1));
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
-    claim_until_granted(&store, &claim(new_key())).await;
+    claim_until_granted(&store, &short_claim(new_key())).await;
 }
 
 #[tokio::test]

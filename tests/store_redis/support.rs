@@ -30,6 +30,14 @@ pub(crate) fn claim(key: RecordKey) -> Claim {
     Claim::new(key, ClaimToken::random(), None, LEASE, HOLD, WITHIN)
 }
 
+/// A claim with so short a lease that, after a change of the server, it waits for little more than a
+/// second.
+pub(crate) fn short_claim(key: RecordKey) -> Claim {
+    let mut short = claim(key);
+    short.lease = Duration::from_millis(300);
+    short
+}
+
 pub(crate) fn kept(payload: &'static str) -> Kept {
     Kept::new(payload.into(), HOLD)
 }

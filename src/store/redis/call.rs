@@ -5,11 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use redis::{Cmd, Value};
+
 use super::{
     connection::Connection,
     link::{Lent, Link},
     origin::explain,
     refused,
+    reply::Reply,
+    script::Script,
 };
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -73,6 +77,35 @@ fn judge(link: &Link, connection: &Connection, what: &str, failure: Failure) -> 
         link.broken(connection, &error);
     }
     error
+}
+
+/// Runs a script by its hash, and by its text where the server does not know it.
+pub(super) async fn run_on(
+    link: &Link,
+    connection: &Connection,
+    script: &'static Script,
+    command: &Cmd,
+) -> Result<Reply, Failure> {
+    let mut answer = connection.send(command).await?;
+    if refused::is_no_script(&answer) {
+        answer = connection.send(&script.spelled_out(command)).await?;
+    }
+    read(link, connection, script, answer)
+}
+
+/// What a script answered.
+pub(super) fn read(
+    link: &Link,
+    connection: &Connection,
+    script: &'static Script,
+    answer: Value,
+) -> Result<Reply, Failure> {
+    if let Value::ServerError(error) = answer {
+        return Err(Failure::Server(error));
+    }
+    let reply = Reply::read(script.name(), answer)?;
+    link.answered(connection, reply.now_ms);
+    Ok(reply)
 }
 
 pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {

@@ -20,6 +20,8 @@ use super::{
     adapter::RedisTrouble,
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
+    guard::{Guard, Uneasy},
+    info::Info,
     origin::{Origin, explain},
     preflight::{Accepted, Findings, Level, Preflight, inspect},
     pulse,
@@ -48,6 +50,11 @@ pub(super) struct Link {
     failures: AtomicU32,
     breaker: Breaker,
     fitness: Mutex<Fitness>,
+    /// Which server the records are trusted to.
+    identity: Mutex<Option<String>>,
+    /// Another one than before has them now.
+    pub(super) changed: Uneasy,
+    guards: Mutex<Vec<Weak<Guard>>>,
 }
 
 /// What is thought of the server.
@@ -88,12 +95,48 @@ impl Link {
             failures: AtomicU32::new(0),
             breaker: Breaker::new(),
             fitness: Mutex::default(),
+            identity: Mutex::default(),
+            changed: Uneasy::default(),
+            guards: Mutex::default(),
         })
     }
 
     fn fitness(&self) -> MutexGuard<'_, Fitness> {
         // Nothing under the lock can leave it half changed.
         self.fitness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records that are behind it.
+    pub(super) fn guards(&self) -> Vec<Arc<Guard>> {
+        let guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Looks after the records of one more prefix.
+    pub(super) fn look_after(&self, guard: &Arc<Guard>) {
+        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.retain(|guard| guard.strong_count() > 0);
+        guards.push(Arc::downgrade(guard));
+    }
+
+    /// The server says which it is. Another one than before may not have what that one was told.
+    pub(super) fn met(&self, identity: &str) {
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref() == Some(identity) {
+            return;
+        }
+        let before = known.replace(identity.to_owned());
+        drop(known);
+        if before.is_some() {
+            self.changed.begin();
+            self.guards().iter().for_each(|guard| guard.write_again());
+            telemetry::server_changed(&self.address);
+        }
+    }
+
+    /// Which server the records are trusted to, if it says so.
+    pub(super) fn trusted(&self) -> Option<String> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes what is accepted of the server.
@@ -340,6 +383,10 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
+        // Before anything can be claimed over it.
+        if let Some(identity) = connection.info().and_then(Info::identity) {
+            self.met(&identity);
+        }
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);

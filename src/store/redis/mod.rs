@@ -1,14 +1,17 @@
 //! Records in Redis or Valkey: one key a record, one script a transition, one connection for all.
 
 mod adapter;
+mod again;
 mod breaker;
 mod call;
 mod clock;
 mod command;
 mod connection;
+mod guard;
 mod info;
 mod link;
 mod origin;
+mod own;
 mod preflight;
 mod pulse;
 mod refused;
@@ -22,16 +25,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::{Cmd, Value};
 
 pub use self::{
     adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue},
+    guard::OnDataLoss,
     preflight::{Finding, Level, Preflight},
 };
 use self::{
-    call::Failure,
+    call::{Failure, read, run_on},
     connection::Connection,
+    guard::Guard,
     link::{CONNECT_WITHIN, Link},
     origin::Origin,
     reply::Reply,
@@ -75,9 +79,10 @@ use crate::record::{Grant, RecordKey};
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<Link>,
-    /// With the colon that ends it.
-    prefix: Arc<str>,
+    guard: Arc<Guard>,
     call_within: Duration,
+    /// Each claim asks which server it is.
+    behind_proxy: bool,
 }
 
 impl RedisStore {
@@ -118,11 +123,9 @@ impl RedisStore {
     }
 
     fn from(origin: Origin, address: String) -> Self {
-        Self {
-            link: Link::new(origin, address),
-            prefix: "idempotency:".into(),
-            call_within: Duration::from_millis(500),
-        }
+        let (link, guard) = (Link::new(origin, address), Guard::new("idempotency:".into()));
+        link.look_after(&guard);
+        Self { link, guard, call_within: Duration::from_millis(500), behind_proxy: false }
     }
 
     /// What every key starts with, before a colon; `idempotency` if it is not set. Two applications
@@ -140,7 +143,44 @@ impl RedisStore {
             "the prefix of a RedisStore is empty: give the name of the application, such as \
              .prefix(\"shop\"), or leave the default"
         );
-        self.prefix = format!("{prefix}:").into();
+        let guard = Guard::new(format!("{prefix}:").into());
+        guard.on_data_loss(self.guard.choice());
+        self.link.look_after(&guard);
+        self.guard = guard;
+        self
+    }
+
+    /// What is done when it is noticed that the server has lost records; [`OnDataLoss::Observe`] if it is
+    /// not set. Clones that were made before do the same.
+    ///
+    /// It is noticed by a key of the store's own, `<prefix>:canary`, which is looked at each five
+    /// seconds and after each connect. The first process that comes to an empty server writes it.
+    #[must_use]
+    pub fn on_data_loss(self, choice: OnDataLoss) -> Self {
+        self.guard.on_data_loss(choice);
+        self
+    }
+
+    /// Accepts that records were lost, for all processes of this prefix: after
+    /// [`OnDataLoss::Refuse`], what is new is granted again. Call it when it is known what was lost, and
+    /// what of it has run.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
+        self.call("canary", async |connection| {
+            again::accept(&self.link, connection, &self.guard).await
+        })
+        .await
+    }
+
+    /// Each claim asks which server it is, for an address that a proxy stands behind, which may lead to
+    /// another server without the connection breaking. Default: it is asked once a connection. It takes
+    /// the server about 10 us a claim, and the right to `INFO`.
+    #[must_use]
+    pub fn behind_proxy(mut self) -> Self {
+        self.behind_proxy = true;
         self
     }
 
@@ -154,10 +194,7 @@ impl RedisStore {
     }
 
     fn name(&self, key: &RecordKey) -> String {
-        let mut name = String::with_capacity(self.prefix.len() + 43);
-        name.push_str(&self.prefix);
-        URL_SAFE_NO_PAD.encode_string(key.as_bytes(), &mut name);
-        name
+        command::name(self.guard.prefix(), key)
     }
 
     /// One call as a whole, under its time limit: a connection, then what `ask` makes of it.
@@ -171,35 +208,10 @@ impl RedisStore {
 
     /// One transition of one record.
     async fn run(&self, script: &'static Script, command: Cmd) -> Result<Reply, StoreError> {
-        self.call(script.name(), async |connection| self.run_on(connection, script, &command).await)
-            .await
-    }
-
-    async fn run_on(
-        &self,
-        connection: &Connection,
-        script: &'static Script,
-        command: &Cmd,
-    ) -> Result<Reply, Failure> {
-        let mut answer = connection.send(command).await?;
-        if refused::is_no_script(&answer) {
-            answer = connection.send(&script.spelled_out(command)).await?;
-        }
-        self.read(connection, script, answer)
-    }
-
-    fn read(
-        &self,
-        connection: &Connection,
-        script: &'static Script,
-        answer: Value,
-    ) -> Result<Reply, Failure> {
-        if let Value::ServerError(error) = answer {
-            return Err(Failure::Server(error));
-        }
-        let reply = Reply::read(script.name(), answer)?;
-        self.link.answered(connection, reply.now_ms);
-        Ok(reply)
+        self.call(script.name(), async |connection| {
+            run_on(&self.link, connection, script, &command).await
+        })
+        .await
     }
 
     /// `bind`, then `claim`, in one write. Each again with its text if the server does not know it, and
@@ -228,13 +240,26 @@ impl RedisStore {
                 claimed = connection.send(&script::CLAIM.spelled_out(&claim_command)).await?;
             }
         }
-        let bound = self.read(connection, first, bound)?;
+        let bound = read(&self.link, connection, first, bound)?;
         let not_bound =
             if claim.is_look() { bound.seen_by_look(claim)? } else { bound.not_bound()? };
         if let Some(taken) = not_bound {
             return Ok(taken);
         }
-        Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
+        self.claimed(claim, read(&self.link, connection, &script::CLAIM, claimed)?)
+    }
+
+    /// What a claim was answered, and by whom.
+    fn claimed(&self, claim: &Claim, reply: Reply) -> Result<Claimed, Failure> {
+        if self.behind_proxy
+            && let Some(identity) = reply.identity()
+        {
+            self.link.met(identity);
+        }
+        if reply.letter == b'E' {
+            return Err(guard::changed(claim.lease / 3).into());
+        }
+        Ok(reply.claimed(claim)?)
     }
 }
 
@@ -246,16 +271,18 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("address", &self.link.address())
-            .field("prefix", &&self.prefix[..self.prefix.len() - 1])
+            .field("prefix", &self.guard.prefix().trim_end_matches(':'))
             .field("call_within", &self.call_within)
             .finish()
     }
 }
 
 impl Store for RedisStore {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let asked = Instant::now();
         self.call("claim", async |connection| {
+            let gate = self.guard.gate(&self.link.changed, &claim);
+            gate.narrow(&mut claim);
             let not_after = if claim.is_look() {
                 command::LOOK
             } else {
@@ -266,31 +293,51 @@ impl Store for RedisStore {
                 })?;
                 connection.server_ms() + command::ms(left)
             };
-            let command = command::claim(&self.name(&claim.key), &claim, not_after);
-            match &claim.alias {
-                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await,
+            let trusted = match self.behind_proxy {
+                true => self.link.trusted().unwrap_or("*".into()),
+                false => String::new(),
+            };
+            let command = command::claim(&self.name(&claim.key), &claim, not_after, &trusted);
+            let claimed = match &claim.alias {
+                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await?,
                 None => {
-                    let reply = self.run_on(connection, &script::CLAIM, &command).await?;
-                    Ok(reply.claimed(&claim)?)
+                    let reply = run_on(&self.link, connection, &script::CLAIM, &command).await?;
+                    self.claimed(&claim, reply)?
                 }
+            };
+            if let Claimed::Granted(grant) = &claimed {
+                self.guard.own.holds(grant);
             }
+            Ok(gate.judge(claimed)?)
         })
         .await
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let command = command::renew(&self.name(&grant.key), grant);
-        self.run(&script::RENEW, command).await?.written()
+        let written = self.run(&script::RENEW, command).await?.written()?;
+        if written.is_stored() {
+            self.guard.own.holds(grant);
+        } else {
+            self.guard.own.ended(&grant.token);
+        }
+        Ok(written)
     }
 
     async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
         let command = command::complete(&self.name(&grant.key), grant, &kept);
-        self.run(&script::COMPLETE, command).await?.written()
+        let written = self.run(&script::COMPLETE, command).await?.written()?;
+        if written.is_stored() {
+            self.guard.own.completed(grant, kept);
+        }
+        Ok(written)
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let command = command::release(&self.name(&release.key()), &release);
-        self.run(&script::RELEASE, command).await?.written()
+        let written = self.run(&script::RELEASE, command).await?.written()?;
+        self.guard.own.ended(release.token());
+        Ok(written)
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
@@ -304,10 +351,10 @@ impl Store for RedisStore {
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
-        let page = scan::page(&self.prefix, &from, at_most)?;
+        let page = scan::page(self.guard.prefix(), &from, at_most)?;
         self.call("scan", async |connection| {
             let answers = without_error(connection.send_all(&page).await?)?;
-            let (now_ms, keys, next) = scan::keys(&self.prefix, answers)?;
+            let (now_ms, keys, next) = scan::keys(self.guard.prefix(), answers)?;
             self.link.answered(connection, now_ms);
             if keys.is_empty() {
                 return Ok(Page::new(Vec::new(), next));

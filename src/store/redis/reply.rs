@@ -159,6 +159,21 @@ impl Reply {
         Duration::from_micros(self.now_ms.saturating_mul(1000).saturating_sub(fence.get()))
     }
 
+    /// Which server has answered a claim that asked for it.
+    pub(super) fn identity(&self) -> Option<&str> {
+        match self.fields.as_slice().first() {
+            Some(Value::BulkString(identity)) if !identity.is_empty() => {
+                std::str::from_utf8(identity).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// The one text of an answer.
+    pub(super) fn text(mut self) -> Result<String, StoreError> {
+        String::from_utf8(self.bytes()?).map_err(|_| garbled(self.script))
+    }
+
     /// What `bind` answered, if it was not bound.
     pub(super) fn not_bound(mut self) -> Result<Option<Claimed>, StoreError> {
         match self.letter {
@@ -187,7 +202,7 @@ impl Reply {
         if self.letter == b'V' {
             return Ok(Claimed::Foreign);
         }
-        // The server's identity, which no claim asks for.
+        // The server's identity, which few claims ask for.
         self.bytes()?;
         Ok(match self.letter {
             b'A' => {

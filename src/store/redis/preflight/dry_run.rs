@@ -19,7 +19,7 @@ pub(in crate::store::redis) async fn dry_run(findings: &mut Findings<'_>, store:
     key.copy_from_slice(halves.as_flattened());
     match transitions(store, RecordKey::from_bytes(key)).await {
         Ok(None) => {
-            findings.add("scripts", Level::Fine, "claimed, renewed, completed and replayed")
+            findings.add("scripts", Level::Fine, "claimed, renewed, completed and replayed");
         }
         Ok(Some(wrong)) => {
             let detail = format!("{wrong}: it is no Redis as this store needs one");
