@@ -574,3 +574,11 @@ async fn an_operator_who_errs_is_told_what_is_right() {
         assert!(said.contains(wrong), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_connection_runs_and_replays_over_a_connection_of_the_programs() {
+    let redis = RedisServer::start().await;
+    let output = run("own_connection", &[&redis.url()]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "granted: attempt 1\nreplayed: two pizzas\n");
+}
