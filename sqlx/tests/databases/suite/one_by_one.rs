@@ -101,7 +101,11 @@ async fn dies(pool: sqlx::Pool<Db>, operation: Operation) -> std::io::Result<Res
         return Err(std::io::Error::other("died before"));
     }
     charge(&pool, &operation, Answer::text("success")).await;
-    if first { Err(std::io::Error::other("died after")) } else { Ok(Response::default()) }
+    if first {
+        Err(std::io::Error::other("died after"))
+    } else {
+        Ok(Response::new("success".into()))
+    }
 }
 
 #[tokio::test]
