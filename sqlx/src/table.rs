@@ -176,7 +176,8 @@ impl<DB: Dialect> DedupTable<DB> {
         DedupLedger::new(*self, pool.clone())
     }
 
-    /// What this operation was answered, if it was done.
+    /// What this operation was answered, if it was done. For a handler that has to know before it
+    /// begins a transaction: *no* is only known in one that has [entered](DedupTable::enter).
     ///
     /// # Errors
     ///
@@ -192,7 +193,11 @@ impl<DB: Dialect> DedupTable<DB> {
     ) -> Result<Option<Answer>, Error> {
         let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
         match self.seen(&mut on, Ids::of(self.rule, operation)?, "").await? {
-            Some(Met::Row(columns)) => stored::answer(self.table, columns).map(Some),
+            Some(Met::Row(columns)) => {
+                let answer = stored::answer(self.table, columns)?;
+                operation.left_row(&answer);
+                Ok(Some(answer))
+            }
             _ => Ok(None),
         }
     }
