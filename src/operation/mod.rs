@@ -29,7 +29,9 @@ pub(crate) use handle::Subject;
 pub use handle::{Handled, Operation};
 pub use keeper::Drained;
 pub(crate) use keeper::Keeper;
+pub(crate) use recovery::storable;
 pub(crate) use run::run;
+pub(crate) use seal::{find_row, seal_row};
 
 use crate::{record::Secret, store::DynStore};
 

@@ -4,6 +4,8 @@
 
 mod at_once;
 mod identities;
+mod ledger;
+mod lost;
 mod one_by_one;
 mod states;
 
