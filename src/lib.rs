@@ -137,6 +137,8 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+mod token;
+
 mod usage;
 mod verify;
 
@@ -167,6 +169,7 @@ pub use service::Idempotency;
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store, StoreError};
+pub use token::{Issuance, IssueError, IssueErrorKind, TokenRequest, Tokens};
 pub use verify::{Deciphered, Delivery, Verified, Verify};
 
 // The README's examples are compiled and run with the others.

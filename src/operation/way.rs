@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     policy::{OnAbandoned, Policy},
-    record::{ClaimToken, Fence, Fingerprint, Grant, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
     store::{Alias, Claim, Claimed, StoreError, Takeover, Verdict},
     telemetry,
@@ -76,6 +76,7 @@ impl Way {
         subject: Subject,
         delivery: Option<RecordKey>,
         print: Option<Fingerprint>,
+        one_time: Option<OneTimeToken>,
     ) -> Self {
         let policy = subject.rule.policy();
         let takeover = unasked(policy);
@@ -88,6 +89,7 @@ impl Way {
             policy.claim_within,
         );
         claim.label = label(&subject);
+        claim.one_time = one_time;
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
         let before = Previous::Nothing;
@@ -173,7 +175,7 @@ impl Way {
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
             Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
-            Claimed::TokenUnknown => Err(token_unknown()),
+            Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
             _ if self.rounds >= ROUNDS_AT_MOST => {
                 Err(self.unavailable("the operation's state changed too often"))
@@ -320,11 +322,14 @@ impl Led {
     }
 }
 
-fn token_unknown() -> Refusal {
-    Refusal::new(
-        RefusalKind::TokenUnknown,
-        "this operation is waiting for the one-time token that was issued for it",
-    )
+fn token_unknown(policy: &Policy) -> Refusal {
+    match &policy.token {
+        Some(demand) => demand.unknown(),
+        None => Refusal::new(
+            RefusalKind::TokenUnknown,
+            "this operation is waiting for the one-time token that was issued for it",
+        ),
+    }
 }
 
 fn business_key_missing() -> Refusal {
