@@ -7,3 +7,4 @@ mod contract;
 mod lost_answers;
 mod scripts;
 mod support;
+mod tokens;
