@@ -93,6 +93,7 @@
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
+//! * [`Tokens`] and [`Policy::token`]: one-time tokens, for callers that can be made to ask first.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
 //! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
 //!
@@ -137,7 +138,7 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
-mod token;
+pub mod token;
 
 mod usage;
 mod verify;

@@ -96,7 +96,7 @@ const RESEND_AFTER_AT_MOST: Duration = Duration::from_millis(250);
 ///     let request = Request::post("/pay").header("X-Once-Token", token);
 ///     service.clone().oneshot(request.body(r#"{"order": "O-1"}"#.to_owned()).unwrap()).await.unwrap()
 /// };
-/// assert_eq!(pay("a made-up one").await.status(), 403);
+/// assert_eq!(pay("made-up").await.status(), 403);
 ///
 /// let tokens = Tokens::new(store);
 /// let request = || TokenRequest::new("pay").business_key("O-1");
@@ -189,8 +189,8 @@ impl Tokens {
             }
             Issued::Taken(State::Completed) => Ok(Issuance::Done),
             Issued::Taken(State::InProgress) => Ok(self.standing(key).await),
-            Issued::Taken(state) => Err(self.unreadable(&key, format!("it is {state:?}"))),
-            Issued::Foreign => Err(self.unreadable(&key, "it is no record of ours".to_owned())),
+            Issued::Taken(state) => Err(unreadable(&key, format!("it is {state:?}"))),
+            Issued::Foreign => Err(unreadable(&key, "it is no record of ours".to_owned())),
         }
     }
 
@@ -252,11 +252,11 @@ impl Tokens {
             pause = (pause * 2).min(RESEND_AFTER_AT_MOST);
         }
     }
+}
 
-    fn unreadable(&self, key: &RecordKey, why: String) -> IssueError {
-        telemetry::record_unreadable(key, &why);
-        IssueError::unreadable(why)
-    }
+fn unreadable(key: &RecordKey, why: String) -> IssueError {
+    telemetry::record_unreadable(key, &why);
+    IssueError::unreadable(why)
 }
 
 impl fmt::Debug for Tokens {
