@@ -42,7 +42,7 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
     }),
     ("token", token),
     ("token_bound_to", |value| {
-        let caller = read_scope(value, None)?;
+        let caller = read_scope(value)?;
         change(move |mut policy, registry| match policy.try_token_bound_to(caller(registry)?) {
             true => Ok(policy),
             false => {
@@ -175,23 +175,16 @@ fn hook<T: Clone + 'static>(
 }
 
 fn scope(value: &Value) -> Parsed {
-    let scope = read_scope(value, Some("everyone"))?;
+    let scope = read_scope(value)?;
     change(move |policy, registry| Ok(policy.scope(scope(registry)?)))
 }
 
 type ReadScope = Box<dyn Fn(&Registry) -> Result<Scope, String> + Send + Sync>;
 
-/// A header, or a registered scope; `everyone` is the word for all callers, where that is one.
-fn read_scope(value: &Value, everyone: Option<&'static str>) -> Result<ReadScope, String> {
-    let others = "the name of a registered scope, or { header = \"X-Tenant\" }";
-    let expected = match everyone {
-        Some(everyone) => format!("{everyone:?}, {others}"),
-        None => others.to_owned(),
-    };
+fn read_scope(value: &Value) -> Result<ReadScope, String> {
+    let expected = "\"everyone\", the name of a registered scope, or { header = \"X-Tenant\" }";
     match value {
-        Value::Text(name) if Some(name.as_str()) == everyone => {
-            Ok(Box::new(|_| Ok(Scope::everyone())))
-        }
+        Value::Text(name) if name == "everyone" => Ok(Box::new(|_| Ok(Scope::everyone()))),
         Value::Text(name) if !name.is_empty() => {
             let name = name.clone();
             Ok(Box::new(move |registry| registry.scopes.get(&name).cloned()))
@@ -202,9 +195,9 @@ fn read_scope(value: &Value, everyone: Option<&'static str>) -> Result<ReadScope
                     .map_err(|_| format!("header: {name:?} is not the name of a header field"))?;
                 Ok(Box::new(move |_| Ok(Scope::header(&name))))
             }
-            _ => Err(value.is_not(&expected)),
+            _ => Err(value.is_not(expected)),
         },
-        _ => Err(value.is_not(&expected)),
+        _ => Err(value.is_not(expected)),
     }
 }
 

@@ -59,7 +59,7 @@ impl Policy {
 
     /// Takes a one-time token only from the caller that it was issued to
     /// ([`TokenRequest::bound_to`](crate::TokenRequest::bound_to)): what this says of the request. By
-    /// default from whoever has it.
+    /// default, and with `Scope::everyone()`, from whoever has it.
     ///
     /// It differs from the policy's scope: the business keys are the same for all callers in a scope, and
     /// so is the token that is outstanding for one.
@@ -79,7 +79,7 @@ impl Policy {
     /// The same without a panic: whether a token is demanded.
     pub(crate) fn try_token_bound_to(&mut self, caller: Scope) -> bool {
         let Some(demand) = &mut self.token else { return false };
-        demand.caller = Some(caller);
+        demand.caller = (!caller.is_everyone()).then_some(caller);
         true
     }
 

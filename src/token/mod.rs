@@ -144,7 +144,8 @@ impl Tokens {
         self
     }
 
-    /// How long an issue may take with all its resends. Default 1.5 s.
+    /// How long an issue may take with all its resends, and as long again the look at an operation that was
+    /// begun. Default 1.5 s.
     #[must_use]
     pub fn issue_within(mut self, within: Duration) -> Self {
         self.issue_within = within;

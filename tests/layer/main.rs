@@ -16,6 +16,7 @@ mod recovery;
 mod table;
 mod telemetry;
 mod token_house;
+mod token_model;
 mod token_secrecy;
 mod tokens;
 mod waiting;
