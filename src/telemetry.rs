@@ -360,6 +360,31 @@ pub(crate) fn store_back(address: &str, away: Duration) {
     info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
 }
 
+/// A one-time token was given out, a new one or the one that was outstanding, or withheld.
+pub(crate) fn token_issued(rule: &str, key: &RecordKey, new: bool, given: bool) {
+    let key = key.digest();
+    if given {
+        debug!(rule, key, new, "token issued: a one-time token was given out");
+    } else {
+        debug!(
+            rule,
+            key,
+            "token withheld: somebody asked for a one-time token that is outstanding and bound to \
+             somebody else, or to something else"
+        );
+    }
+}
+
+/// No one-time token could be issued.
+pub(crate) fn token_not_issued(rule: &str, key: &RecordKey, error: &StoreError) {
+    warn!(
+        rule,
+        key = key.digest(),
+        %error,
+        "token not issued: the store cannot be asked for a one-time token: mend the store"
+    );
+}
+
 /// What is stored cannot be read.
 pub(crate) fn record_unreadable(key: &RecordKey, why: &str) {
     error!(

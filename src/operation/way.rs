@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     policy::{OnAbandoned, Policy},
-    record::{ClaimToken, Fence, Fingerprint, Grant, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
     store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
     telemetry,
@@ -77,6 +77,7 @@ impl Way {
         subject: Subject,
         delivery: Option<RecordKey>,
         print: Option<Fingerprint>,
+        one_time: Option<OneTimeToken>,
     ) -> Self {
         let policy = subject.rule.policy();
         let takeover = unasked(policy);
@@ -92,6 +93,7 @@ impl Way {
         if policy.ledger.is_some() {
             claim.if_forgotten = IfForgotten::Tell;
         }
+        claim.one_time = one_time;
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
         let before = Previous::Nothing;
@@ -198,7 +200,7 @@ impl Way {
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
             Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
-            Claimed::TokenUnknown => Err(token_unknown()),
+            Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
             _ if self.rounds >= ROUNDS_AT_MOST => {
@@ -368,11 +370,14 @@ impl Led {
     }
 }
 
-fn token_unknown() -> Refusal {
-    Refusal::new(
-        RefusalKind::TokenUnknown,
-        "this operation is waiting for the one-time token that was issued for it",
-    )
+fn token_unknown(policy: &Policy) -> Refusal {
+    match &policy.token {
+        Some(demand) => demand.unknown(),
+        None => Refusal::new(
+            RefusalKind::TokenUnknown,
+            "this operation is waiting for the one-time token that was issued for it",
+        ),
+    }
 }
 
 fn business_key_missing() -> Refusal {

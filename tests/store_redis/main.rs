@@ -10,3 +10,4 @@ mod preflight;
 mod scripts;
 mod staying_up;
 mod support;
+mod tokens;

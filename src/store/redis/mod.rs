@@ -372,7 +372,7 @@ impl Store for RedisStore {
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let command = command::issue(&self.name(&issue.key), &issue);
-        self.run(&script::ISSUE, command).await?.issued()
+        self.run(&script::ISSUE, command).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {

@@ -350,15 +350,20 @@ impl Reply {
         Ok(resolved)
     }
 
-    /// What `issue` answered.
-    pub(super) fn issued(mut self) -> Result<Issued, StoreError> {
+    /// What `issue` answered to one who brought this token.
+    pub(super) fn issued(mut self, brought: OneTimeToken) -> Result<Issued, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Issued::Foreign);
+        }
+        if self.array::<16>()? != *brought.as_bytes() {
+            return self.garbled();
+        }
         let issued = match self.letter {
             b'O' => Issued::Token {
                 token: OneTimeToken::from_bytes(self.array()?),
                 remaining: Duration::from_millis(self.number()?),
                 print: self.print()?,
             },
-            b'V' => Issued::Foreign,
             letter => match state(letter) {
                 Some(state) => Issued::Taken(state),
                 None => return self.garbled(),

@@ -113,6 +113,29 @@ fn an_answer_that_is_for_another_owner_or_for_none_is_garbled() {
 }
 
 #[test]
+fn an_answer_that_is_for_another_issue_or_for_none_is_garbled() {
+    let brought = OneTimeToken::from_bytes(TOKEN);
+    let issued = |answer: Vec<u8>| Reply::read("issue", Value::BulkString(answer))?.issued(brought);
+    let outstanding = [&[9; 16][..], &column(600), &[3; 32]].concat();
+    for (letter, rest) in [("O", &outstanding[..]), ("C", b""), ("I", b""), ("L", b"")] {
+        assert!(issued(answer(letter, 7, &TOKEN, &[rest])).is_ok(), "{letter}");
+        for wrong in [
+            answer(letter, 7, &[6; 16], &[rest]),
+            answer(letter, 7, b"", &[rest]),
+            answer(letter, 7, &TOKEN, &[rest, b"more"]),
+        ] {
+            assert_eq!(issued(wrong).unwrap_err().kind(), StoreErrorKind::Garbled, "{letter}");
+        }
+    }
+    let short = answer("O", 7, &TOKEN, &[&outstanding[..63]]);
+    assert_eq!(issued(short).unwrap_err().kind(), StoreErrorKind::Garbled);
+    // A record without an expiry is none of ours.
+    let endless = [&[9; 16][..], b"-000000000000001", &[3; 32]].concat();
+    assert!(issued(answer("O", 7, &TOKEN, &[&endless])).is_err());
+    assert_eq!(issued(answer("V", 7, b"", &[])).unwrap(), Issued::Foreign);
+}
+
+#[test]
 fn numbers_are_decimals_alone() {
     assert_eq!(number(&Value::BulkString(b"0042".to_vec())), Some(42));
     assert_eq!(number(&Value::Int(7)), Some(7));
