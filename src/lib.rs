@@ -117,6 +117,7 @@ mod axum;
 mod body;
 #[cfg(feature = "serde")]
 mod config;
+pub mod execute;
 mod fingerprint;
 mod future;
 mod identity;
@@ -145,6 +146,7 @@ pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
 #[cfg(feature = "serde")]
 pub use config::{Registry, RulesConfig};
+pub use execute::Idempotent;
 pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{
@@ -159,7 +161,7 @@ pub use operation::{Drained, Handled, Operation};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,
-    RecordKey, State, UnreadableAnswer,
+    RecordKey, State, UnreadableAnswer, ValueError,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use rule::{Rule, RuleError, Rules};

@@ -12,7 +12,7 @@ use crate::{
     ledger::LedgerError,
     operation::Subject,
     operations::Found,
-    record::{Fence, Grant, RecordKey, State, Unreadable},
+    record::{Fence, Grant, RecordKey, State, Unreadable, ValueError},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
@@ -228,6 +228,18 @@ pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
         %error,
         "body not stored: there is no room for the answer, so it is only remembered that the \
          operation was executed; later deliveries do not get the answer: give the store more room"
+    );
+}
+
+/// The value of a job could not be written.
+pub(crate) fn value_not_stored(subject: &Subject, error: &ValueError) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        %error,
+        "value not stored: what a job came to is nothing that can be stored, so it is only remembered \
+         that it was executed; whoever comes later is told that it is done, and not with what: give \
+         it another type"
     );
 }
 

@@ -4,6 +4,7 @@ mod answer;
 mod codec;
 mod grant;
 mod key;
+mod value;
 
 pub use answer::{Answer, UnreadableAnswer};
 pub(crate) use codec::{FieldDigest, Unreadable, decode, encode};
@@ -12,3 +13,4 @@ pub use grant::{
 };
 pub use key::RecordKey;
 pub(crate) use key::{Kind, Secret, downstream_id};
+pub use value::ValueError;
