@@ -91,6 +91,7 @@
 //! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
 //! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
+//! * [`Idempotent`]: the same for work that is not HTTP.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.

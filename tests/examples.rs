@@ -3,6 +3,8 @@
 
 #[path = "../examples/fulfillment/notification.rs"]
 mod notification;
+#[path = "examples/stream_worker.rs"]
+mod stream_worker;
 
 use std::{
     net::SocketAddr,
