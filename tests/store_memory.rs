@@ -31,6 +31,7 @@ groups!(
     f10_failed_is_not_released,
     f12_given_up_is_never_revived,
     unknown_told_again_counts_every_grant,
+    a_renewal_tells_of_an_unknown_run_before,
     fingerprint_first,
     f14_bound_fingerprint_survives,
     f15_another_principal_takes_nothing_over,

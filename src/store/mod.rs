@@ -88,7 +88,8 @@ pub trait Store: Send + Sync + 'static {
     /// When the store cannot answer; the claim may have been granted all the same.
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Gives a grant its whole lease again.
+    /// Gives a grant its whole lease again, and writes down what it found ([`Grant::previous`]): its owner
+    /// may have learned of more.
     ///
     /// # Errors
     ///

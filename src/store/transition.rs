@@ -296,6 +296,14 @@ impl Release {
         Self::CalledOff { key, token, hold }
     }
 
+    /// Whose it is.
+    pub fn token(&self) -> ClaimToken {
+        match self {
+            Self::Grant { grant, .. } => grant.token,
+            Self::CalledOff { token, .. } => *token,
+        }
+    }
+
     /// The record it is about.
     pub fn key(&self) -> RecordKey {
         match self {

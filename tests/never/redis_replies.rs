@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::sleep;
 use tower_idempotency::{
-    ClaimToken, RecordKey, RedisStore, RefusalKind, Store,
+    Answer, ClaimToken, Policy, RecordKey, RedisStore, RefusalKind, Store, header, json,
     store::{Alias, Claim, Claimed, StoreErrorKind},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
@@ -70,6 +70,49 @@ async fn a_grant_that_was_another_claims_starts_no_handler_and_ends_the_connecti
     let store = RedisStore::connect(&nameless.url()).await.expect("it tells the time");
     let error = store.claim(claim(1)).await.expect_err("no grant");
     assert_eq!(error.kind(), StoreErrorKind::Garbled);
+}
+
+#[tokio::test]
+async fn another_name_that_was_another_claims_leads_to_nobodys_answer() {
+    // Of another tenant's operation, which is completed.
+    let foreign = RecordKey::from_bytes([9; 32]);
+    let honest = Arc::new(AtomicBool::new(false));
+    let is_honest = honest.clone();
+    let server = FakeRedis::start(move |words| {
+        let token = token_of(words);
+        if words[3].ends_with(foreign.to_string().as_bytes()) {
+            let payload = Answer::text("another tenant's").to_payload(&foreign);
+            return array(&[
+                b"C",
+                b"1800000000000",
+                b"",
+                b"1800000000000",
+                b"1800000000000000",
+                b"1",
+                &payload,
+                token,
+            ]);
+        }
+        // What the claim before this one was to be told: that its id is a name of that operation.
+        let token = if is_honest.load(Ordering::SeqCst) { token } else { b"another's token." };
+        array(&[b"L", b"1800000000000", b"", foreign.as_bytes(), token])
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let policy = Policy::webhook(header("Idempotency-Key")).business_key(json("/order"));
+    let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
+    let without_order = || {
+        let mut request = keyed("k");
+        *request.body_mut() = "{}".into();
+        request
+    };
+    let refused = shop.send(without_order()).await;
+    assert_eq!(refused.refusal(), Some(RefusalKind::StoreUnavailable), "{refused:?}");
+    // The twin: told to this claim, it is one.
+    honest.store(true, Ordering::SeqCst);
+    sleep(SECOND).await;
+    shop.send(without_order()).await.assert_text("another tenant's");
+    assert_eq!(shop.runs.count(), 0);
 }
 
 #[tokio::test]

@@ -314,17 +314,17 @@ impl Store for RedisStore {
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let command = command::renew(&self.name(&grant.key), grant);
-        self.run(&script::RENEW, command).await?.written()
+        self.run(&script::RENEW, command).await?.written(grant.token)
     }
 
     async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
         let command = command::complete(&self.name(&grant.key), grant, &kept);
-        self.run(&script::COMPLETE, command).await?.written()
+        self.run(&script::COMPLETE, command).await?.written(grant.token)
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let command = command::release(&self.name(&release.key()), &release);
-        self.run(&script::RELEASE, command).await?.written()
+        self.run(&script::RELEASE, command).await?.written(release.token())
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {

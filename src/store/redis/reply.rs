@@ -7,7 +7,7 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::{
-    record::{Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
     store::{
         AbandonedRecord, Claim, Claimed, Completed, InProgress, Issued, Resolved, StoreError,
         StoreErrorKind, Written,
@@ -159,6 +159,15 @@ impl Reply {
         Duration::from_micros(self.now_ms.saturating_mul(1000).saturating_sub(fence.get()))
     }
 
+    /// That it is the answer to what this token asked, which stands last: replies may be out of step with
+    /// what was sent.
+    fn is_for(&mut self, token: ClaimToken) -> Result<(), StoreError> {
+        match self.fields.next_back() {
+            Some(Value::BulkString(bytes)) if bytes == token.as_bytes() => Ok(()),
+            _ => self.garbled(),
+        }
+    }
+
     /// What `bind` answered, if it was not bound.
     pub(super) fn not_bound(mut self) -> Result<Option<Claimed>, StoreError> {
         match self.letter {
@@ -187,6 +196,7 @@ impl Reply {
         if self.letter == b'V' {
             return Ok(Claimed::Foreign);
         }
+        self.is_for(claim.token)?;
         // The server's identity, which no claim asks for.
         self.bytes()?;
         Ok(match self.letter {
@@ -195,10 +205,6 @@ impl Reply {
                 self.number()?;
                 let (fence, attempt) = (self.fence()?, self.attempt()?);
                 let Some(previous) = previous(self.one()?) else { return self.garbled() };
-                // Another claim's, where the replies are out of step.
-                if self.array()? != *claim.token.as_bytes() {
-                    return self.garbled();
-                }
                 Claimed::Granted(claim.granted(fence, attempt, previous))
             }
             b'C' => {
@@ -237,14 +243,17 @@ impl Reply {
         ))
     }
 
-    /// What `renew`, `complete` or `release` answered.
-    pub(super) fn written(mut self) -> Result<Written, StoreError> {
+    /// What `renew`, `complete` or `release` answered to the owner of this token.
+    pub(super) fn written(mut self, token: ClaimToken) -> Result<Written, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Written::Foreign);
+        }
+        self.is_for(token)?;
         Ok(match self.letter {
             b'O' => Written::Stored,
             b'Z' => Written::Restored,
             b'F' => Written::Lost(self.state()?),
             b'E' => Written::Over,
-            b'V' => Written::Foreign,
             _ => return self.garbled(),
         })
     }
@@ -280,90 +289,4 @@ impl Reply {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::ClaimToken;
-
-    fn bulk(bytes: &[u8]) -> Value {
-        Value::BulkString(bytes.to_vec())
-    }
-
-    const TOKEN: [u8; 16] = [5; 16];
-
-    fn claim() -> Claim {
-        let key = RecordKey::from_bytes([1; 32]);
-        let second = Duration::from_secs(1);
-        Claim::new(key, ClaimToken::from_bytes(TOKEN), None, second, second, second)
-    }
-
-    fn claimed(fields: &[Value]) -> Result<Claimed, StoreError> {
-        Reply::read("claim", Value::Array(fields.to_vec()))?.claimed(&claim())
-    }
-
-    #[test]
-    fn every_answer_that_is_none_is_an_error_that_names_the_script() {
-        let fence = [bulk(b"6000"), bulk(b"70"), Value::Int(1)];
-        let mut granted = vec![bulk(b"A"), bulk(b"5000"), bulk(b"")];
-        granted.extend(fence);
-        granted.extend([bulk(b"-"), bulk(&TOKEN)]);
-        assert!(matches!(claimed(&granted), Ok(Claimed::Granted(_))));
-        for broken in 0..granted.len() {
-            let cut = claimed(&granted[..broken]).unwrap_err();
-            assert_eq!(cut.kind(), StoreErrorKind::Garbled);
-            assert!(cut.to_string().contains("claim"), "{cut}");
-            let mut wrong = granted.clone();
-            wrong[broken] = Value::Okay;
-            assert!(claimed(&wrong).is_err(), "field {broken}");
-        }
-        for token in [&[6; 16][..], &TOKEN[..15], b""] {
-            let mut anothers = granted.clone();
-            anothers[7] = bulk(token);
-            assert_eq!(claimed(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
-        }
-        for letter in [&b"E"[..], b"?", b"", b"AA"] {
-            let mut wrong = granted.clone();
-            wrong[0] = bulk(letter);
-            assert!(claimed(&wrong).is_err());
-        }
-        assert!(Reply::read("claim", Value::Nil).is_err());
-    }
-
-    #[test]
-    fn numbers_are_decimals_alone() {
-        assert_eq!(number(&bulk(b"0042")), Some(42));
-        assert_eq!(number(&Value::Int(7)), Some(7));
-        for wrong in [&b"+1"[..], b"-1", b" 1", b"1e3", b"", b"99999999999999999999"] {
-            assert_eq!(number(&bulk(wrong)), None);
-        }
-        assert_eq!(number(&Value::Int(-1)), None);
-    }
-
-    #[test]
-    fn an_alias_of_something_that_is_no_key_is_foreign() {
-        let alias = |target: &[u8]| claimed(&[bulk(b"L"), bulk(b"1"), bulk(b""), bulk(target)]);
-        assert!(matches!(alias(&[7; 32]), Ok(Claimed::AliasOf(key)) if key.as_bytes() == &[7; 32]));
-        assert!(matches!(alias(&[7; 31]), Ok(Claimed::Foreign)));
-    }
-
-    #[test]
-    fn a_grant_given_up_as_unknown_has_not_lapsed() {
-        let abandoned = |stamp: &[u8]| {
-            let fields = [bulk(b"X"), bulk(b"9"), bulk(b""), bulk(stamp), bulk(b"4000")];
-            match claimed(&[&fields[..], &[Value::Int(2), bulk(b"label")]].concat()) {
-                Ok(Claimed::Abandoned(record)) => record,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(abandoned(b"0").lapsed, None);
-        assert_eq!(abandoned(b"6").lapsed, Some(Duration::from_millis(3)));
-        assert_eq!(abandoned(b"6").granted, Duration::from_millis(5));
-    }
-
-    #[test]
-    fn a_server_whose_clock_is_off_by_ages_breaks_nothing() {
-        let last = u64::MAX.to_string();
-        let fields = [bulk(b"I"), bulk(last.as_bytes()), bulk(b""), bulk(b"7"), bulk(b"4000")];
-        let claimed = claimed(&[&fields[..], &[Value::Int(1)]].concat());
-        assert!(matches!(claimed, Ok(Claimed::InProgress(met)) if met.remaining.is_zero()));
-    }
-}
+mod tests;

@@ -59,8 +59,9 @@ pub use token::{
     the_outstanding_token_is_issued_again,
 };
 pub use unknown::{
-    a_crash_leaves_abandoned, f1_unknown_is_never_laundered, f10_failed_is_not_released,
-    f12_given_up_is_never_revived, unknown_told_again_counts_every_grant,
+    a_crash_leaves_abandoned, a_renewal_tells_of_an_unknown_run_before,
+    f1_unknown_is_never_laundered, f10_failed_is_not_released, f12_given_up_is_never_revived,
+    unknown_told_again_counts_every_grant,
 };
 pub use walk::{Walk, random_walk};
 
@@ -113,6 +114,7 @@ pub async fn run_all<S: Store, W: World>(store: &S, world: &W) {
     f10_failed_is_not_released(store, world).await;
     f12_given_up_is_never_revived(store, world).await;
     unknown_told_again_counts_every_grant(store, world).await;
+    a_renewal_tells_of_an_unknown_run_before(store, world).await;
     fingerprint_first(store, world).await;
     f14_bound_fingerprint_survives(store, world).await;
     f15_another_principal_takes_nothing_over(store, world).await;
