@@ -4,6 +4,7 @@
 
 mod at_once;
 mod identities;
+mod jobs;
 mod one_by_one;
 mod states;
 
