@@ -92,6 +92,7 @@
 //! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Idempotent`]: the same for work that is not HTTP.
+//! * `client`: the caller's side.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
@@ -104,6 +105,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
+//! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `serde` | `Rules` from a configuration file, in any format that serde reads |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
@@ -116,6 +118,8 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "serde")]
 mod config;
 pub mod execute;

@@ -340,3 +340,14 @@ pub(crate) fn late_given_up(key: &RecordKey, what: &'static str) {
          held: its key may be found abandoned: settle it"
     );
 }
+
+/// An outgoing request is about to be sent again.
+#[cfg(feature = "client")]
+pub(crate) fn sent_again(sent: u32, status: Option<http::StatusCode>, pause: Duration) {
+    debug!(
+        sent,
+        status = status.map(|status| status.as_u16()),
+        pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+        "sent again: a request with a key ended in an error, or with a status that says to come again"
+    );
+}

@@ -12,5 +12,7 @@ pub use grant::{
     ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous, State,
 };
 pub use key::RecordKey;
+#[cfg(feature = "client")]
+pub(crate) use key::uuid;
 pub(crate) use key::{Kind, Secret, downstream_id};
 pub use value::ValueError;
