@@ -4,19 +4,10 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tokio::time::{Instant, Sleep, sleep_until};
-use tower::{
-    retry::{
-        Policy,
-        backoff::{Backoff, ExponentialBackoff, ExponentialBackoffMaker, MakeBackoff},
-    },
-    util::rng::HasherRng,
-};
+use tower::retry::Policy;
 
 use super::{key::Keyed, retry_after::retry_after};
 use crate::telemetry;
-
-/// How much of a pause is chance.
-const JITTER: f64 = 0.99;
 
 /// A policy of `tower::retry` that sends what has a key again, when that may be of use.
 ///
@@ -29,12 +20,11 @@ const JITTER: f64 = 0.99;
 pub struct Resend {
     sends: u32,
     within: Duration,
-    shortest: Duration,
-    longest: Duration,
+    first_pause: Duration,
+    longest_pause: Duration,
     /// When the operation was first sent.
     begun: Option<Instant>,
     sent: u32,
-    pauses: Option<ExponentialBackoff>,
 }
 
 impl Default for Resend {
@@ -42,17 +32,16 @@ impl Default for Resend {
         Self {
             sends: 5,
             within: Duration::from_secs(60),
-            shortest: Duration::from_millis(100),
-            longest: Duration::from_secs(10),
+            first_pause: Duration::from_millis(200),
+            longest_pause: Duration::from_secs(10),
             begun: None,
             sent: 0,
-            pauses: None,
         }
     }
 }
 
 impl Resend {
-    /// Five sends within 60 s, with pauses from 100 ms to 10 s.
+    /// Five sends within 60 s, with pauses of 200 ms, 400 ms, .. 10 s.
     pub fn new() -> Self {
         Self::default()
     }
@@ -70,21 +59,11 @@ impl Resend {
         Self { within, ..self }
     }
 
-    /// The shortest pause and the longest. It doubles from send to send, and up to as much again is added
-    /// by chance. Default 100 ms and 10 s.
-    ///
-    /// # Panics
-    ///
-    /// When the longest is zero, or shorter than the shortest.
+    /// The first pause and the longest. It doubles from send to send, and up to half of each is left out by
+    /// chance, so that callers do not come in step. Default 200 ms and 10 s.
     #[must_use]
-    #[track_caller]
-    pub fn pauses(self, shortest: Duration, longest: Duration) -> Self {
-        assert!(
-            shortest <= longest && !longest.is_zero(),
-            "Resend::pauses: the longest ({longest:?}) must not be zero, nor shorter than the shortest \
-             ({shortest:?})"
-        );
-        Self { shortest, longest, ..self }
+    pub fn pauses(self, first: Duration, longest: Duration) -> Self {
+        Self { first_pause: first, longest_pause: longest, ..self }
     }
 
     /// When to send again, not before this much has passed.
@@ -94,13 +73,10 @@ impl Resend {
         if self.sent >= self.sends {
             return None;
         }
-        let pauses = self.pauses.get_or_insert_with(|| {
-            // A generator for each operation: those of clones would all draw the same.
-            ExponentialBackoffMaker::new(self.shortest, self.longest, JITTER, HasherRng::new())
-                .expect("the pauses were checked where they were set")
-                .make_backoff()
-        });
-        let at = pauses.next_backoff().deadline().checked_add(after)?;
+        // Not tower's own backoff: of a pause of whole seconds it makes none by chance.
+        let doubled = self.first_pause.saturating_mul(2u32.saturating_pow(self.sent - 1));
+        let pause = doubled.min(self.longest_pause).mul_f64(rand::random_range(0.5..1.0));
+        let at = Instant::now().checked_add(after)?.checked_add(pause)?;
         (at.saturating_duration_since(begun) <= self.within).then(|| sleep_until(at))
     }
 }
