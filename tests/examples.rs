@@ -1,6 +1,8 @@
 //! The examples as a newcomer runs them: as processes, judged by what they print and answer.
 #![cfg(unix)]
 
+#[path = "examples/client.rs"]
+mod client;
 #[path = "../examples/fulfillment/notification.rs"]
 mod notification;
 #[path = "examples/stream_worker.rs"]
