@@ -178,9 +178,11 @@ impl Link {
         Some(Pause { until: Instant::now() + pause, kind: why.kind(), message: why.to_string() })
     }
 
-    /// A call was answered by the server's clock: the connection lives.
+    /// A call was answered: the connection lives. `now_ms` is what the server's clock said, or 0.
     pub(super) fn answered(&self, connection: &Connection, now_ms: u64) {
-        connection.clock.heard(now_ms);
+        if now_ms != 0 {
+            connection.clock.heard(now_ms);
+        }
         connection.timeouts.store(0, Relaxed);
         self.failures.store(0, Relaxed);
     }

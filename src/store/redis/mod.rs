@@ -18,7 +18,7 @@ use redis::{Cmd, Value};
 
 use self::{
     connection::{CONNECT_WITHIN, Connection, Link},
-    reply::Reply,
+    reply::{Answer, Reply},
     script::Script,
 };
 use super::{
@@ -249,9 +249,39 @@ impl RedisStore {
         if let Some(taken) = not_bound {
             return Ok(taken);
         }
-        Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
+        let reply = self.read(connection, &script::CLAIM, claimed)?;
+        self.claimed(connection, claim, &claim_command, reply).await
+    }
+
+    /// What a claim was answered; a long answer is fetched, and the claim is made again where it is not
+    /// there any more.
+    async fn claimed(
+        &self,
+        connection: &Connection,
+        claim: &Claim,
+        command: &Cmd,
+        mut reply: Reply,
+    ) -> Result<Claimed, Failure> {
+        for _ in 0..FETCHES_AT_MOST {
+            let times = match reply.claimed(claim, connection.server_ms())? {
+                Answer::Claimed(claimed) => return Ok(claimed),
+                Answer::Fetch(times) => times,
+            };
+            let record = connection.send(&command::whole(&self.name(&claim.key))).await?;
+            if let Value::ServerError(error) = record {
+                return Err(Failure::Server(error));
+            }
+            if let Some(completed) = Reply::fetched(record, &times, connection.server_ms()) {
+                return Ok(Claimed::Completed(completed));
+            }
+            reply = self.run_on(connection, &script::CLAIM, command).await?;
+        }
+        Err(reply::garbled("claim").into())
     }
 }
+
+/// A record that was completed changes no more, so that it can be missed only at its expiry.
+const FETCHES_AT_MOST: usize = 3;
 
 fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
     answers.try_into().map_err(|_| reply::garbled("bind and claim"))
@@ -305,7 +335,7 @@ impl Store for RedisStore {
                 Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await,
                 None => {
                     let reply = self.run_on(connection, &script::CLAIM, &command).await?;
-                    Ok(reply.claimed(&claim)?)
+                    self.claimed(connection, &claim, &command, reply).await
                 }
             }
         })
