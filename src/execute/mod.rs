@@ -106,7 +106,9 @@ pub struct Idempotent {
 
 impl Idempotent {
     /// Runs work under this rule, whose policy is [`Policy::job`](crate::Policy::job), with records in
-    /// this store. The rule's name is part of every key.
+    /// this store. The rule's name is part of every key. A rule for requests of the same name and in the same
+    /// store has other keys, but not in a table beside it ([`LedgerEntry`](crate::LedgerEntry)): there give
+    /// each a name of its own.
     ///
     /// # Panics
     ///

@@ -70,7 +70,7 @@ impl Job {
         }
         let key = self.key.check(|| "the key of a job".to_owned())?;
         let names = Names { secret: shared.secret.as_ref(), rule: &self.rule, scope: &self.scope };
-        let subject = names.subject(key, Kind::Delivery, None, Vec::new());
+        let subject = names.subject(key, Kind::Job, None, Vec::new());
         telemetry::record_key(span, &subject.record);
         Ok(Way::new(shared, subject, None, self.print))
     }

@@ -62,6 +62,8 @@ pub(crate) enum Kind {
     Delivery,
     /// What the delivery is about, whatever its id: an order and an event.
     Business,
+    /// The key of work that is no request.
+    Job,
 }
 
 /// A secret of the deployment that makes record keys and fingerprints unguessable.
@@ -121,6 +123,7 @@ fn material(scope: &[&[u8]], kind: Kind, id: &[u8]) -> Vec<u8> {
     let kind: &[u8] = match kind {
         Kind::Delivery => b"delivery",
         Kind::Business => b"business",
+        Kind::Job => b"job",
     };
     let parts = scope.iter().copied().chain([kind, id]);
     let mut material =

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use tokio::{task::yield_now, time::sleep};
 use tower_idempotency::{
-    Operation, Policy,
+    Idempotent, Operation, Policy,
     execute::{Done, End, RunError},
     store::StoreErrorKind,
     test_util::{Fault, Gate, Transition},
@@ -182,4 +182,32 @@ async fn each_tenant_has_keys_of_its_own_and_a_step_has_the_same_key_on_every_at
     assert_eq!(step("acme", true).await, first);
     assert_ne!(step("other", true).await, first);
     assert_ne!(step("", true).await, first);
+}
+
+#[tokio::test]
+async fn a_request_under_a_rule_of_the_same_name_has_other_keys() {
+    use http::{Request, Response};
+    use tower::{ServiceBuilder, ServiceExt};
+    use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, Rule, Scope};
+
+    let store = MemoryStore::new();
+    let jobs = Idempotent::new(store.clone(), Rule::new("charge", Policy::job()));
+    let work = async |operation: Operation| Ok::<_, Infallible>(operation.downstream_key("pay"));
+    let job = jobs.run("k", None, work).await.unwrap();
+    let rule = Rule::new("charge", Policy::api(Scope::everyone()));
+    let service = ServiceBuilder::new().layer(IdempotencyLayer::new(store, rule)).service_fn(
+        async |request: Request<RequestBody<String>>| {
+            let operation = request.extensions().get::<Operation>().unwrap();
+            Ok::<_, Infallible>(Response::new(operation.downstream_key("pay")))
+        },
+    );
+    let request = Request::post("/").header("Idempotency-Key", "k").body(String::new()).unwrap();
+    let answer = service.oneshot(request).await.unwrap();
+    assert!(!answer.headers().contains_key("idempotent-replayed"));
+    let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+    assert_ne!(
+        body,
+        job.into_value(),
+        "what one of them does downstream is not what the other does"
+    );
 }
