@@ -65,9 +65,6 @@ impl Job {
 
     /// Its way to a grant, if it may go.
     fn way(self, shared: Arc<Shared>, span: &Span) -> Result<Way, Refusal> {
-        if shared.keeper.is_draining() {
-            return Err(shutting_down());
-        }
         let key = self.key.check(|| "the key of a job".to_owned())?;
         let names = Names { secret: shared.secret.as_ref(), rule: &self.rule, scope: &self.scope };
         let subject = names.subject(key, Kind::Job, None, Vec::new());

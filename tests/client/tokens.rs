@@ -196,6 +196,35 @@ async fn a_token_stands_in_a_field_of_the_json() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_answer_is_read_for_longer_than_a_token_can_be() {
+    for (length, is_found) in [(1000, true), (64 * 1024, false)] {
+        let answer = format!(r#"{{"token": "t-1", "more": "{}"}}"#, "x".repeat(length));
+        let client = ServiceBuilder::new()
+            .layer(ClientLayer::new().resend(Resend::new().sends(1)))
+            .layer(TokenLayer::new("X-Once-Token", posted("/token")))
+            .service_fn(move |request| {
+                let answer = answer.clone();
+                async move { json(answer.leak(), request).await }
+            });
+        let heard = hears(client, post()).await;
+        assert_eq!(heard.is_ok(), is_found, "{heard:?}");
+        assert!(is_found || heard.unwrap_err().contains("more than 65536 bytes"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_token_is_sent_again_by_nobody_further_inside() {
+    let server = Server::new([Answer::Breaks, Answer::Breaks]);
+    let client = ServiceBuilder::new()
+        .layer(KeyLayer::new())
+        .layer(TokenLayer::new("X-Once-Token", posted("/token").header("X-Token")))
+        .layer(RetryLayer::new(Resend::new()))
+        .service(server.clone());
+    assert_eq!(hears(client, post()).await, Err("error 1".to_owned()));
+    assert_eq!(server.sent().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_place_in_the_service_is_enough_for_the_token_and_the_send() {
     let server = Server::new([in_a_header()]);
     let client = ServiceBuilder::new()

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use tokio::{task::yield_now, time::sleep};
 use tower_idempotency::{
-    Idempotent, Operation, Policy,
+    Idempotent, MemoryStore, Operation, Policy, Rule,
     execute::{Done, End, RunError},
     store::StoreErrorKind,
     test_util::{Fault, Gate, Transition},
@@ -149,6 +149,21 @@ async fn work_hears_that_its_lease_is_lost_and_another_does_not_run_beside_it() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_was_overtaken_gives_its_caller_the_value_that_is_stored() {
+    let policy = Policy::job().lease(3 * SECOND);
+    let (jobs, door) = (Jobs::new(policy.clone()), Door::new());
+    jobs.faults.always(Transition::Renew, Fault::Fail(StoreErrorKind::Unreachable));
+    let first = held(&jobs, &door);
+    door.came().await;
+    sleep(4 * SECOND).await;
+    let taken_over = jobs.elsewhere(policy.rerun_abandoned()).charge("k").await;
+    assert_ran(&taken_over, executed("run 2"));
+    door.let_one_in();
+    assert_ran(&first.await.unwrap(), replayed("run 2"));
+    assert_eq!(jobs.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_stops_starts_nothing_and_waits_for_what_it_has_begun() {
     let (jobs, door) = (Jobs::new(Policy::job()), Door::new());
     let first = held(&jobs, &door);
@@ -185,10 +200,29 @@ async fn each_tenant_has_keys_of_its_own_and_a_step_has_the_same_key_on_every_at
 }
 
 #[tokio::test]
+async fn a_secret_is_part_of_every_key() {
+    let store = MemoryStore::new();
+    let runs = async |secret: Option<u8>| {
+        let jobs = Idempotent::new(store.clone(), Rule::new("charge", Policy::job()));
+        let jobs = match secret {
+            Some(byte) => jobs.secret(&[byte; 32]),
+            None => jobs,
+        };
+        let done = jobs.run("k", Some(b"960"), async |_| Ok::<_, Infallible>(())).await;
+        !done.unwrap().is_replayed()
+    };
+    for (secret, is_run) in
+        [(None, true), (Some(1), true), (Some(2), true), (None, false), (Some(1), false)]
+    {
+        assert_eq!(runs(secret).await, is_run, "{secret:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_under_a_rule_of_the_same_name_has_other_keys() {
     use http::{Request, Response};
     use tower::{ServiceBuilder, ServiceExt};
-    use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, Rule, Scope};
+    use tower_idempotency::{IdempotencyLayer, RequestBody, Scope};
 
     let store = MemoryStore::new();
     let jobs = Idempotent::new(store.clone(), Rule::new("charge", Policy::job()));

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use http::{Method, StatusCode};
 use tower_idempotency::{
-    IdempotencyLayer, Idempotent, MemoryStore, Policy, Refusal, RefusalKind, Rule, Rules, Scope,
-    execute::RunError, json,
+    Delivery, IdempotencyLayer, Idempotent, MemoryStore, Policy, Refusal, RefusalKind, Rule, Rules,
+    Scope, Verified, execute::RunError, json,
 };
 
 use crate::jobs::{Jobs, assert_ran, executed};
@@ -61,6 +61,10 @@ fn a_rule_for_jobs_is_none_for_requests() {
     assert!(Rules::new().try_add(Rule::new("pay", Policy::webhook(json("/id")))).is_ok());
 }
 
+async fn verify(_: Delivery) -> Result<Verified, Refusal> {
+    Ok(Verified::as_sent())
+}
+
 #[test]
 fn a_choice_about_requests_is_an_error_of_a_jobs_policy() {
     assert!(Policy::job().check().is_ok());
@@ -71,6 +75,7 @@ fn a_choice_about_requests_is_an_error_of_a_jobs_policy() {
         ("business_key", job().business_key(json("/order"))),
         ("compare or ignore", job().compare([json("/amount")])),
         ("compare or ignore", job().ignore([json("/sign")])),
+        ("verify", job().verify(verify)),
         ("keep, release", job().keep([StatusCode::OK])),
         ("keep_if", job().keep_if(|_| true)),
         ("refuse_with", job().refuse_with(|_: &Refusal| None)),
@@ -79,4 +84,36 @@ fn a_choice_about_requests_is_an_error_of_a_jobs_policy() {
         assert!(said.starts_with(choice) && said.contains("leave it out"), "{said}");
     }
     assert!(job().scope(Scope::everyone()).no_fingerprint().check().is_ok());
+}
+
+#[tokio::test]
+async fn an_error_says_in_words_what_is_to_be_done() {
+    let source = |error: &RunError<std::io::Error>| {
+        std::error::Error::source(error).map(ToString::to_string)
+    };
+    let broken = || std::io::Error::other("declined");
+    let second = std::time::Duration::from_secs(1);
+    for (error, said, from, after) in [
+        (RunError::Released(broken()), "it did not happen: declined", Some("declined"), None),
+        (
+            RunError::Uncertain(broken()),
+            "nobody knows whether it happened: declined",
+            Some("declined"),
+            None,
+        ),
+        (
+            RunError::Busy { retry_after: second },
+            "it is being run elsewhere; ask again in 1 s",
+            None,
+            Some(second),
+        ),
+        (RunError::StoreUnavailable { retry_after: second }, "nothing was run", None, Some(second)),
+        (RunError::Unknown, "not run until somebody has settled that", None, None),
+        (RunError::Mismatch, "another one needs another key", None, None),
+        (RunError::ShuttingDown, "this process is about to stop; nothing was run", None, None),
+        (RunError::Refused(Refusal::identity_malformed("no key")), "no key", None, None),
+    ] {
+        assert!(error.to_string().contains(said), "{error}");
+        assert_eq!((source(&error).as_deref(), error.retry_after()), (from, after), "{error}");
+    }
 }
