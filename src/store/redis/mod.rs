@@ -18,6 +18,7 @@ mod refused;
 mod reply;
 mod scan;
 mod script;
+mod session;
 
 use std::{
     fmt,

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, Pipeline, Value,
-    io::tcp::TcpSettings,
-};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline, Value};
+use tokio::net::TcpStream;
 
 use super::{
     Failure,
@@ -13,13 +11,14 @@ use super::{
     connection::Wire,
     info::Info,
     refused, reply,
+    session::{Broken, Session},
 };
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Where connections come from.
 pub(super) enum Origin {
     /// The server of a URL.
-    Url(Client),
+    Url(Box<ConnectionInfo>),
     /// The program has one.
     Given(Arc<dyn DynConnection>),
 }
@@ -27,21 +26,18 @@ pub(super) enum Origin {
 impl Origin {
     /// Checks the URL; connects to nothing. With it comes the address, without name and password.
     pub(super) fn url(url: &str) -> Result<(Self, String), StoreError> {
-        let info = settings(url)?;
+        let info = url.into_connection_info().map_err(|_| no_url(url))?;
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            return Err(no_url(url));
+        }
         let address = info.addr().to_string();
-        Ok((Self::Url(Client::open(info).map_err(|_| no_url(url))?), address))
+        Ok((Self::Url(Box::new(info)), address))
     }
 
     /// Connects, and hears the server's clock before anything else may be sent.
     pub(super) async fn connect(&self) -> Result<Greeting, Failure> {
         let wire = match self {
-            Self::Url(client) => {
-                // Time limits are ours alone, each round a whole call.
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(None)
-                    .set_response_timeout(None);
-                Wire::Client(client.get_multiplexed_async_connection_with_config(&config).await?)
-            }
+            Self::Url(info) => Wire::Own(open(info).await?),
             Self::Given(given) => Wire::Given(given.clone()),
         };
         greet(wire).await
@@ -86,13 +82,43 @@ pub(super) fn greeted(answers: Vec<Value>) -> Result<(u64, Option<Info>), Failur
     Ok((now_ms, answers.next().and_then(Info::read)))
 }
 
-/// What a URL says, with our own settings.
-fn settings(url: &str) -> Result<ConnectionInfo, StoreError> {
-    let info = url.into_connection_info().map_err(|_| no_url(url))?;
-    let redis = info.redis_settings().clone().set_skip_set_lib_name();
-    // Without TCP_NODELAY a claim may wait for the acknowledgement of the one before it.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+/// Connects and logs in.
+async fn open(info: &ConnectionInfo) -> Result<Session, Failure> {
+    let session = match info.addr() {
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => {
+            Session::over(tokio::net::UnixStream::connect(path).await.map_err(Broken::from)?)
+        }
+        ConnectionAddr::Tcp(host, port) => {
+            let stream = TcpStream::connect((&host[..], *port)).await.map_err(Broken::from)?;
+            // Else a claim may wait for the acknowledgement of the one before it.
+            stream.set_nodelay(true).map_err(Broken::from)?;
+            Session::over(stream)
+        }
+        _ => return Err(no_url("").into()),
+    };
+    for answer in session.send_all(&log_in(info)).await? {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+    }
+    Ok(session)
+}
+
+/// What a URL says about who we are and which database it is.
+fn log_in(info: &ConnectionInfo) -> Pipeline {
+    let (mut commands, settings) = (Pipeline::new(), info.redis_settings());
+    if let Some(password) = settings.password() {
+        let command = commands.cmd("AUTH");
+        match settings.username() {
+            Some(user) => command.arg(user).arg(password),
+            None => command.arg(password),
+        };
+    }
+    if settings.db() != 0 {
+        commands.cmd("SELECT").arg(settings.db());
+    }
+    commands
 }
 
 /// The parser's own words are not repeated: they may quote the URL, and with it a password.
@@ -113,6 +139,6 @@ pub(super) fn explain(address: &str, what: &str, failure: Failure) -> StoreError
     match failure {
         Failure::Store(error) => error,
         Failure::Server(error) => refused::by_server(what, &error),
-        Failure::Client(error) => refused::by_client(address, &error),
+        Failure::Broken(broken) => refused::by_connection(address, what, &broken),
     }
 }
