@@ -206,7 +206,7 @@ impl Builder {
 }
 
 /// Whether it answers, be it that it wants a password first.
-async fn pings(address: SocketAddr) -> bool {
+pub(crate) async fn pings(address: SocketAddr) -> bool {
     let ping = async {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(b"PING\r\n").await?;
