@@ -30,6 +30,9 @@ pub(super) struct Connection {
     timeouts: AtomicU32,
     /// What the server said about itself when it was connected to.
     info: Option<Info>,
+    /// Which server the sentinels had named.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) named: Option<super::sentinel::Named>,
     /// Dropped with the last user of the connection: ends the task that watches over it.
     _watched: oneshot::Sender<()>,
 }
@@ -67,9 +70,16 @@ impl Wire {
 
 impl Connection {
     pub(super) fn new(greeting: Greeting, generation: u64, watched: oneshot::Sender<()>) -> Self {
-        let Greeting { wire, now_ms, info } = greeting;
-        let (clock, timeouts) = (Clock::new(now_ms), AtomicU32::new(0));
-        Self { wire, generation, clock, timeouts, info, _watched: watched }
+        Self {
+            wire: greeting.wire,
+            generation,
+            clock: Clock::new(greeting.now_ms),
+            timeouts: AtomicU32::new(0),
+            info: greeting.info,
+            #[cfg(feature = "redis-sentinel")]
+            named: greeting.named,
+            _watched: watched,
+        }
     }
 
     /// What the server said about itself when it was connected to; `None` where it does not say.

@@ -3,6 +3,7 @@
 //! Everything listens on 127.0.0.1 alone, ends when it is dropped, and ends nothing that it did not
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
+mod certificates;
 mod chunks;
 mod database;
 mod directory;
@@ -16,8 +17,10 @@ mod process;
 mod proxy;
 mod redis_server;
 mod runs;
+mod sentinel;
 mod signal;
 
+pub use certificates::Certificates;
 pub use chunks::Chunks;
 pub use directory::Directory;
 #[cfg(feature = "http2")]
@@ -33,4 +36,5 @@ pub use proxy::Proxy;
 pub use redis;
 pub use redis_server::{Builder as RedisBuilder, RedisServer};
 pub use runs::Runs;
+pub use sentinel::Sentinels;
 pub use signal::{Signal, send_signal};
