@@ -220,6 +220,43 @@ async fn a_delivery_id_of_another_business_key_is_an_error_and_neither_found_nor
     assert_eq!(ledger.find(&unknown).await.unwrap(), None);
 }
 
+/// The rollback of a transaction that was dropped may still be on its way when the layer seals.
+#[tokio::test]
+async fn a_handler_that_gives_its_transaction_up_leaves_nothing_but_its_answer() {
+    let (pool, _held) = open().await;
+    let database = pool.clone();
+    let policy = api().ledger(DEDUP.ledger(&pool));
+    let house = House::new(MemoryStore::new(), policy, move |operation| {
+        let pool = database.clone();
+        async move {
+            let mut tx = pool.begin().await.unwrap();
+            let _row = new(DEDUP.enter(&mut tx, &operation).await.unwrap());
+            run_in(&mut tx, "INSERT INTO charges VALUES ('U-7')").await;
+            Ok(Answer::new(StatusCode::PAYMENT_REQUIRED))
+        }
+    });
+    for number in 0..5 {
+        let id: &'static str = format!("N-{number}").leak();
+        let delivery = Delivery { order: Some(id), id, ..DELIVERY };
+        assert_eq!(house.send(delivery).await, executed(402, ""));
+        let found = DEDUP.find(&pool, &delivery.operation().await).await.unwrap();
+        assert_eq!(found, Some(Answer::new(StatusCode::PAYMENT_REQUIRED)));
+    }
+    assert_eq!((count(&pool, "charges").await, count(&pool, "dedup").await), (0, 5));
+}
+
+#[tokio::test]
+async fn a_rule_under_a_new_name_keeps_its_rows_in_the_ledger_too() {
+    let (pool, _held) = open().await;
+    charge(&pool, &DELIVERY.operation().await, Answer::text("success")).await;
+    let renamed = LedgerEntry::new("fulfil-v2", "shop", "O-1", entry().delivery_id);
+    assert_eq!(DEDUP.ledger(&pool).find(&renamed).await.unwrap(), None);
+    let ledger = DEDUP.under("fulfil").ledger(&pool);
+    assert_eq!(ledger.find(&renamed).await.unwrap(), Some(Answer::text("success")));
+    let sealed = ledger.seal(&renamed, &Answer::text("no")).await.unwrap();
+    assert_eq!(sealed, Sealed::Existing(Answer::text("success")));
+}
+
 /// The layer's store has forgotten whose the delivery id is, and the table has not.
 #[tokio::test]
 async fn what_the_table_calls_a_mismatch_is_released_and_never_kept() {
