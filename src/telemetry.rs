@@ -12,7 +12,7 @@ use crate::{
     ledger::LedgerError,
     operation::Subject,
     operations::Found,
-    record::{Fence, Grant, RecordKey, State, Unreadable},
+    record::{Fence, Grant, RecordKey, State, Unreadable, ValueError},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
@@ -231,6 +231,18 @@ pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
     );
 }
 
+/// The value of a job could not be written.
+pub(crate) fn value_not_stored(subject: &Subject, error: &ValueError) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        %error,
+        "value not stored: what a job came to is nothing that can be stored, so it is only remembered \
+         that it was executed; whoever comes later is told that it is done, and not with what: give \
+         it another type"
+    );
+}
+
 /// The store had lost a record that its owner wrote again.
 pub(crate) fn data_lost(grant: &Grant, doing: &'static str) {
     if grant.fence == Fence::NONE {
@@ -294,6 +306,72 @@ pub(crate) fn store_unavailable(subject: &Subject, error: &str) {
     );
 }
 
+/// The store failed again and again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
+    warn!(
+        address,
+        %error,
+        "store suspended: it has failed again and again for more than two seconds, so requests are \
+         refused at once from now on and one attempt at a time is made: mend the store"
+    );
+}
+
+/// Another server answers than before.
+#[cfg(feature = "redis")]
+pub(crate) fn server_changed(address: &str) {
+    warn!(
+        address,
+        "server changed: another Redis answers, or the same after a restart, and may not have all that \
+         was acknowledged; what this process has there is written again, and grants wait until other \
+         processes have done so: look for a failover or a restart"
+    );
+}
+
+/// The canary of a prefix is gone.
+#[cfg(feature = "redis")]
+pub(crate) fn records_lost(address: &str, prefix: &str) {
+    error!(
+        address,
+        prefix,
+        "records lost: the key by which it is noticed is gone or another one, so that records are too, \
+         and what they were of may run again: look for a flush, an eviction or a restart without \
+         persistence, and reconcile what ran"
+    );
+}
+
+/// Somebody has accepted that records were lost.
+#[cfg(feature = "redis")]
+pub(crate) fn loss_accepted(address: &str, prefix: &str) {
+    warn!(address, prefix, "loss accepted: somebody lets operations run though records were lost");
+}
+
+/// A server that was connected to is not as it should be.
+#[cfg(feature = "redis")]
+pub(crate) fn preflight(address: &str, report: &dyn fmt::Display, passed: bool) {
+    if passed {
+        warn!(
+            address,
+            %report,
+            "preflight warns: the server that was connected to may lose records, or was in trouble and \
+             is well again: read the report"
+        );
+    } else {
+        error!(
+            address,
+            %report,
+            "preflight failed: the server that was connected to will lose records, or takes none: read \
+             the report and mend the server"
+        );
+    }
+}
+
+/// The store answers again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_back(address: &str, away: Duration) {
+    info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
+}
+
 /// A one-time token was given out, a new one or the one that was outstanding, or withheld.
 pub(crate) fn token_issued(rule: &str, key: &RecordKey, new: bool, given: bool) {
     let key = key.digest();
@@ -351,5 +429,16 @@ pub(crate) fn late_given_up(key: &RecordKey, what: &'static str) {
         what,
         "late write given up: it could not be brought to the store for as long as the record is \
          held: its key may be found abandoned: settle it"
+    );
+}
+
+/// An outgoing request is about to be sent again.
+#[cfg(feature = "client")]
+pub(crate) fn sent_again(sent: u32, status: Option<http::StatusCode>, pause: Duration) {
+    debug!(
+        sent,
+        status = status.map(|status| status.as_u16()),
+        pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+        "sent again: a request with a key ended in an error, or with a status that says to come again"
     );
 }

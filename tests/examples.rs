@@ -1,8 +1,12 @@
 //! The examples as a newcomer runs them: as processes, judged by what they print and answer.
 #![cfg(unix)]
 
+#[path = "examples/client.rs"]
+mod client;
 #[path = "../examples/fulfillment/notification.rs"]
 mod notification;
+#[path = "examples/stream_worker.rs"]
+mod stream_worker;
 
 use std::{
     net::SocketAddr,
@@ -671,4 +675,12 @@ async fn an_operator_who_errs_is_told_what_is_right() {
         let said = operate(&redis, arguments).await.unwrap_err();
         assert!(said.contains(wrong), "{said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_connection_runs_and_replays_over_a_connection_of_the_programs() {
+    let redis = RedisServer::start().await;
+    let output = run("own_connection", &[&redis.url()]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "granted: attempt 1\nreplayed: two pizzas\n");
 }

@@ -101,9 +101,25 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
     ("keep", |value| of_statuses(value, Policy::keep)),
     ("release", |value| of_statuses(value, Policy::release)),
     ("uncertain", |value| of_statuses(value, Policy::uncertain)),
+    ("ledger", |value| {
+        hook(
+            value,
+            |registry| &registry.ledgers,
+            |policy, ledger| {
+                policy.ledger = Some(ledger);
+                policy.on_abandoned = OnAbandoned::Ledger;
+            },
+        )
+    }),
     ("rerun_abandoned", |value| {
-        switch(value, |policy, on| {
-            policy.on_abandoned = if on { OnAbandoned::Rerun } else { OnAbandoned::Refuse };
+        switch(value, |policy, on| match (on, &policy.on_abandoned) {
+            (true, _) => policy.on_abandoned = OnAbandoned::Rerun,
+            // Only what it would have set is taken back.
+            (false, OnAbandoned::Rerun) if policy.ledger.is_some() => {
+                policy.on_abandoned = OnAbandoned::Ledger;
+            }
+            (false, OnAbandoned::Rerun) => policy.on_abandoned = OnAbandoned::Refuse,
+            (false, _) => {}
         })
     }),
     ("resolve_abandoned", |value| {
@@ -121,12 +137,13 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
 ];
 
 /// Choices of which a rule makes one at most: each would take the other's place.
-pub(super) const EXCLUSIVE: [(&str, &str); 5] = [
+pub(super) const EXCLUSIVE: [(&str, &str); 6] = [
     ("token", "identity"),
     ("no_fingerprint", "compare"),
     ("no_fingerprint", "ignore"),
     ("compare", "ignore"),
     ("rerun_abandoned", "resolve_abandoned"),
+    ("rerun_abandoned", "ledger"),
 ];
 
 /// The choices that give statuses a meaning.

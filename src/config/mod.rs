@@ -40,7 +40,7 @@ use crate::rule::Rules;
 /// | `body_limit`, `answer_limit` | a number of bytes, or `"64KiB"`, `"1MiB"` |
 /// | `keep`, `release`, `uncertain` | a list of statuses: `[402, 409]` |
 /// | `strict`, `optional`, `no_fingerprint`, `rerun_abandoned`, `run_unprotected`, `keep_cookies`, `private_label` | `true` or `false` |
-/// | `verify`, `keep_if`, `on_mismatch`, `refuse_with`, `resolve_abandoned` | the name of a registered hook |
+/// | `verify`, `keep_if`, `on_mismatch`, `refuse_with`, `resolve_abandoned`, `ledger` | the name of a registered hook |
 ///
 /// All but the first four are the setters of [`Policy`](crate::Policy) by their names, with its
 /// defaults. A place is one of

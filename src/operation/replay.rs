@@ -1,5 +1,7 @@
 //! Answers that do not come from the handler: stored ones, and refusals.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response,
@@ -17,30 +19,33 @@ use crate::{
 /// On replays alone; a handler's own header of this name is taken away.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
+/// Nobody is asked to come again earlier.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+
 /// The stored answer as a response, or why it cannot be given.
 pub(super) fn replay<R>(
     subject: &Subject,
     payload: Bytes,
 ) -> Result<Response<ResponseBody<R>>, Refusal> {
-    let answer =
-        decode(&subject.record, payload).map(|stored| stored.answer).map_err(|unreadable| {
-            unreadable.report(&subject.record);
-            Refusal::unreadable()
-        })?;
+    let answer = stored(subject, payload)?;
     // A kept head alone is an answer to a sender that reads the status; gRPC's stood in the trailers.
     let head_is_no_answer =
         subject.rule.policy().profile == Profile::Api || is_grpc(answer.headers());
     if answer.body().is_none() && head_is_no_answer {
-        return Err(Refusal::new(
-            RefusalKind::AnswerNotKept,
-            "the request was handled before, and is not handled again; its answer was too large \
-             to be kept",
-        ));
+        return Err(Refusal::answer_not_kept());
     }
     let mut response = respond(answer);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response.extensions_mut().insert(Handled::Replayed);
     Ok(response)
+}
+
+/// The stored answer, or why it cannot be read.
+pub(super) fn stored(subject: &Subject, payload: Bytes) -> Result<Answer, Refusal> {
+    decode(&subject.record, payload).map(|stored| stored.answer).map_err(|unreadable| {
+        unreadable.report(&subject.record);
+        Refusal::unreadable()
+    })
 }
 
 /// Says no, in the way the policy and the protocol want it.
@@ -77,12 +82,20 @@ fn announce(trailers: &HeaderMap, headers: &mut HeaderMap) {
 }
 
 impl Refusal {
+    fn answer_not_kept() -> Self {
+        Self::new(
+            RefusalKind::AnswerNotKept,
+            "the request was handled before, and is not handled again; its answer was too large \
+             to be kept",
+        )
+    }
+
     pub(super) fn unreadable() -> Self {
         Self::new(
             RefusalKind::RecordUnreadable,
             "what is stored for this identity cannot be read; nothing was run",
         )
-        .with_retry_after(std::time::Duration::from_secs(60))
+        .with_retry_after(Duration::from_secs(60))
     }
 
     pub(super) fn store_unavailable() -> Self {
@@ -90,7 +103,15 @@ impl Refusal {
             RefusalKind::StoreUnavailable,
             "the store of idempotency keys cannot be asked; nothing was run, send it again",
         )
-        .with_retry_after(std::time::Duration::from_secs(1))
+        .with_retry_after(LEAST_PAUSE)
+    }
+
+    /// The same, and it is not worth to come earlier.
+    pub(super) fn not_before(self, after: Option<Duration>) -> Self {
+        match after {
+            Some(after) => self.with_retry_after(after.max(LEAST_PAUSE)),
+            None => self,
+        }
     }
 }
 

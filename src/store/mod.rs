@@ -19,12 +19,15 @@ pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{
+    Finding, Level, OnDataLoss, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble,
+    RedisValue,
+};
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};
 pub use transition::{
-    AbandonedRecord, Alias, Claim, Claimed, Completed, InProgress, Kept, Reason, Release, Takeover,
-    Written,
+    AbandonedRecord, Alias, Claim, Claimed, Completed, IfForgotten, InProgress, Kept, Reason,
+    Release, Takeover, Written,
 };
 
 use crate::record::Grant;

@@ -208,6 +208,7 @@ fn choices_that_take_each_others_place_are_not_made_together() {
         ("no_fingerprint = true", "ignore = [{ json = \"/a\" }]"),
         ("compare = [{ json = \"/a\" }]", "ignore = [{ json = \"/a\" }]"),
         ("rerun_abandoned = true", "resolve_abandoned = \"ask\""),
+        ("rerun_abandoned = true", "ledger = \"dedup\""),
     ] {
         let name = |line: &str| line.split(' ').next().unwrap().to_owned();
         let message = format!("{} and {} exclude each other", name(one), name(other));
@@ -383,6 +384,7 @@ fn a_hook_that_is_not_registered_is_answered_with_those_that_are() {
         ("on_mismatch", "on_mismatch"),
         ("refuse_with", "refuse_with"),
         ("resolve_abandoned", "resolver"),
+        ("ledger", "ledger"),
     ] {
         check_field(
             &[
@@ -390,7 +392,7 @@ fn a_hook_that_is_not_registered_is_answered_with_those_that_are() {
                     &format!("{field} = \"x\""),
                     &format!(
                         "{field}: no {} is registered as \"x\" (none is); register it: Registry::new().{setter}(\"x\", ..)",
-                        if setter == "resolver" { "resolver" } else { "hook" }
+                        if ["resolver", "ledger"].contains(&setter) { setter } else { "hook" }
                     ),
                 ),
                 (

@@ -191,6 +191,7 @@ fn values() -> Vec<(&'static str, Value, Vec<Value>)> {
         ("refuse_with", json!("x"), name()),
         ("keep_if", json!("x"), name()),
         ("resolve_abandoned", json!("x"), name()),
+        ("ledger", json!("x"), name()),
         ("wait", json!("0s"), duration()),
         ("call_within", json!("500ms"), duration()),
         ("claim_within", json!("1s 500ms"), duration()),
@@ -256,6 +257,7 @@ fn what_does_not_go_together_is_judged_alike() {
         (("no_fingerprint", json!(true)), ("ignore", field.clone())),
         (("compare", field.clone()), ("ignore", field.clone())),
         (("rerun_abandoned", json!(true)), ("resolve_abandoned", json!("x"))),
+        (("rerun_abandoned", json!(true)), ("ledger", json!("x"))),
     ] {
         let mut file = with(one.0, &one.1);
         assert!(valid(&file) && read(&file).is_ok(), "{file}");

@@ -3,6 +3,7 @@
 mod basics;
 mod claims;
 mod findings;
+mod forgotten;
 mod hazards;
 mod house;
 mod issuing;
@@ -13,6 +14,7 @@ mod outcomes;
 mod policy;
 mod readiness;
 mod recovery;
+mod suspended;
 mod table;
 mod telemetry;
 mod token_house;
