@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_idempotency::{
     Fingerprint, Issuance, OneTimeToken, RedisStore, Store, TokenRequest, Tokens,
-    store::{Claim, Claimed, Issue, Issued},
+    store::{Claim, Claimed, Issue, Issued, StoreErrorKind},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
@@ -107,8 +107,12 @@ async fn what_is_flushed_is_refused_and_not_let_through() {
     store.complete(&grant, kept("done")).await.unwrap();
     server.command(&["FLUSHALL"]).await;
     for issue in [&unused, &used] {
-        let refused = store.claim(bringing(issue, issue.token)).await;
-        assert!(matches!(refused, Ok(Claimed::TokenUnknown)), "{refused:?}");
+        // Where the loss was noticed, nothing is said for certain before owners could write theirs again.
+        match store.claim(bringing(issue, issue.token)).await {
+            Ok(Claimed::TokenUnknown) => {}
+            Err(error) if error.kind() == StoreErrorKind::Suspended => {}
+            other => panic!("{other:?}"),
+        }
         assert_eq!(server.command(&["EXISTS", &name(issue.key)]).await, Value::Int(0));
     }
 }
