@@ -73,6 +73,7 @@ fn a_choice_about_requests_is_an_error_of_a_jobs_policy() {
         ("optional", job().optional()),
         ("scope", job().scope(Scope::header("X-Tenant"))),
         ("business_key", job().business_key(json("/order"))),
+        ("token", job().token(json("/token"), "/tokens")),
         ("compare or ignore", job().compare([json("/amount")])),
         ("compare or ignore", job().ignore([json("/sign")])),
         ("verify", job().verify(verify)),
