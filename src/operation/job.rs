@@ -69,7 +69,7 @@ impl Job {
         let names = Names { secret: shared.secret.as_ref(), rule: &self.rule, scope: &self.scope };
         let subject = names.subject(key, Kind::Job, None, Vec::new());
         telemetry::record_key(span, &subject.record);
-        Ok(Way::new(shared, subject, None, self.print))
+        Ok(Way::new(shared, subject, None, self.print, None))
     }
 }
 

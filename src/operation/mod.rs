@@ -31,7 +31,9 @@ pub use handle::{Handled, Operation};
 pub(crate) use job::{Came, Ended, Job, run_job};
 pub use keeper::Drained;
 pub(crate) use keeper::Keeper;
+pub(crate) use recovery::storable;
 pub(crate) use run::run;
+pub(crate) use seal::{find_row, seal_row};
 
 use crate::{record::Secret, store::DynStore};
 

@@ -32,7 +32,8 @@ impl Policy {
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
     /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
     /// limit of zero; a list of fields to compare that is empty; parts of a body that cannot be
-    /// ignored; of a job's policy a choice about requests.
+    /// ignored; a one-time token that something else makes needless; of a job's policy a choice about
+    /// requests.
     pub fn check(&self) -> Result<(), PolicyError> {
         let times = [
             ("lease", self.lease),
@@ -73,6 +74,9 @@ impl Policy {
                 self.lease
             )
         })?;
+        if let Some(message) = self.token.as_ref().and_then(|token| token.wrong(self)) {
+            return Err(PolicyError { message: message.to_owned() });
+        }
         if let Some(message) = self.compared.wrong() {
             return Err(PolicyError { message });
         }
@@ -94,6 +98,7 @@ impl Policy {
             ("scope", !self.scope.is_everyone()),
             ("business_key", self.business_key.is_some()),
             ("compare or ignore", !matches!(self.compared, Compared::Nothing)),
+            ("token", self.token.is_some()),
             ("verify", self.verify.is_some()),
             ("keep, release or uncertain", !self.statuses.is_empty()),
             ("keep_if", self.keep_if.is_some()),
@@ -111,7 +116,10 @@ impl Policy {
 
     /// Whether all it reads can be read where the rule has this path pattern.
     pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
-        self.identity.fits_pattern(pattern)?;
+        match &self.token {
+            Some(token) => token.fits_pattern(pattern)?,
+            None => self.identity.fits_pattern(pattern)?,
+        }
         if let Some(business_key) = &self.business_key {
             business_key.fits_pattern(pattern)?;
         }

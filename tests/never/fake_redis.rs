@@ -66,6 +66,7 @@ async fn serve(mut stream: TcpStream, answer: impl Fn(&Words) -> Vec<u8>) {
         while let Some(words) = command(&mut unread) {
             let bytes = match &words[0][..] {
                 b"TIME" => b"*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_vec(),
+                b"INFO" => b"-NOPERM it does not say\r\n".to_vec(),
                 b"CLIENT" | b"SELECT" => b"+OK\r\n".to_vec(),
                 _ => answer(&words),
             };

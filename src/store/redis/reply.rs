@@ -35,6 +35,8 @@ pub(super) enum Answer {
     Claimed(Claimed),
     /// The answer of a run, too long to come through a script: these are the record's times.
     Fetch(Bytes),
+    /// Nothing is granted: the server is none of those that the claim trusts.
+    Untrusted,
 }
 
 /// An answer to `what` that is none.
@@ -182,6 +184,11 @@ impl Reply {
         Duration::from_millis(self.now_ms.saturating_sub(ms))
     }
 
+    /// The one text of an answer.
+    pub(super) fn text(mut self) -> Result<String, StoreError> {
+        String::from_utf8(self.payload().into()).map_err(|_| garbled(self.script))
+    }
+
     /// A fence is the time of its grant, in us.
     fn since_grant(&self, fence: Fence) -> Duration {
         Duration::from_micros(self.now_ms.saturating_mul(1000).saturating_sub(fence.get()))
@@ -206,7 +213,7 @@ impl Reply {
 
     /// What a look at a name says about making it an alias of this claim's key, if that cannot be.
     pub(super) fn seen_by_look(self, claim: &Claim) -> Result<Option<Claimed>, StoreError> {
-        let Answer::Claimed(seen) = self.claimed(claim, 0)? else {
+        let (_, Answer::Claimed(seen)) = self.told(claim, 0)? else {
             return Ok(Some(Claimed::DeliveryTaken(State::Completed)));
         };
         let state = match seen {
@@ -220,18 +227,26 @@ impl Reply {
         Ok(Some(Claimed::DeliveryTaken(state)))
     }
 
-    /// What `claim` answered to this claim. `server_ms` is the server's clock as it was last heard.
-    pub(super) fn claimed(mut self, claim: &Claim, server_ms: u64) -> Result<Answer, StoreError> {
+    /// What `claim` answered to this claim, and which server it was, empty if that was not asked.
+    /// `server_ms` is the server's clock as it was last heard.
+    pub(super) fn told(
+        mut self,
+        claim: &Claim,
+        server_ms: u64,
+    ) -> Result<(Bytes, Answer), StoreError> {
         if self.letter == b'V' {
-            return Ok(Answer::Claimed(Claimed::Foreign));
+            return Ok((Bytes::new(), Answer::Claimed(Claimed::Foreign)));
         }
         self.is_for(claim.token)?;
-        // The server's identity, which no claim asks for.
         let identity = self.column::<2>()?;
-        self.bytes(identity as usize)?;
+        let identity = self.bytes(identity as usize)?;
         if self.now_ms == 0 {
             self.now_ms = server_ms;
         }
+        Ok((identity, self.answer(claim)?))
+    }
+
+    fn answer(mut self, claim: &Claim) -> Result<Answer, StoreError> {
         let claimed = match self.letter {
             b'A' => {
                 // The deadline of the lease; its owner counts it from before the claim was sent.
@@ -258,6 +273,10 @@ impl Reply {
                 // Something that no version of ours has written.
                 Err(_) => Claimed::Foreign,
             },
+            b'E' => {
+                self.end()?;
+                return Ok(Answer::Untrusted);
+            }
             b'M' => Claimed::Mismatch,
             b'U' => Claimed::TokenUnknown,
             b'D' => Claimed::Dead,
@@ -331,15 +350,20 @@ impl Reply {
         Ok(resolved)
     }
 
-    /// What `issue` answered.
-    pub(super) fn issued(mut self) -> Result<Issued, StoreError> {
+    /// What `issue` answered to one who brought this token.
+    pub(super) fn issued(mut self, brought: OneTimeToken) -> Result<Issued, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Issued::Foreign);
+        }
+        if self.array::<16>()? != *brought.as_bytes() {
+            return self.garbled();
+        }
         let issued = match self.letter {
             b'O' => Issued::Token {
                 token: OneTimeToken::from_bytes(self.array()?),
                 remaining: Duration::from_millis(self.number()?),
                 print: self.print()?,
             },
-            b'V' => Issued::Foreign,
             letter => match state(letter) {
                 Some(state) => Issued::Taken(state),
                 None => return self.garbled(),

@@ -26,6 +26,10 @@ macro_rules! script {
     };
 }
 
+/// The one that is about no record.
+pub(super) static CANARY: Script =
+    Script { name: "canary", text: include_str!("canary.lua"), sha: OnceLock::new() };
+
 script!(BIND, "bind");
 script!(CLAIM, "claim", after "claim_quick.lua");
 script!(COMPLETE, "complete", after "complete_quick.lua");

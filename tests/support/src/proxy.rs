@@ -30,6 +30,7 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Faults {
+    server: Mutex<SocketAddr>,
     plan: Mutex<Plan>,
     /// Changed whenever the plan is: whoever holds something back looks again.
     changed: watch::Sender<()>,
@@ -82,12 +83,13 @@ impl Proxy {
         let listener = listener.expect("127.0.0.1 has a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let faults = Arc::new(Faults {
+            server: Mutex::new(server),
             plan: Mutex::default(),
             changed: watch::Sender::new(()),
             cuts: watch::Sender::new(0),
             counts: watch::Sender::default(),
         });
-        let listening = tokio::spawn(listen(listener, server, faults.clone()));
+        let listening = tokio::spawn(listen(listener, faults.clone()));
         Self { address, faults, listening }
     }
 
@@ -99,6 +101,11 @@ impl Proxy {
     /// The URL of a Redis behind it.
     pub fn redis_url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// Leads new connections to another server: what was this one's address is that one's now.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self.faults.server.lock().expect("no holder of the address panics") = server;
     }
 
     /// Forwards faithfully again, and lets go of what is held back.
@@ -208,7 +215,7 @@ impl Faults {
     }
 }
 
-async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) {
+async fn listen(listener: TcpListener, faults: Arc<Faults>) {
     while let Ok((client, _)) = listener.accept().await {
         if faults.with_plan(|plan| plan.refuse) {
             cut(&client);
@@ -221,6 +228,7 @@ async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) 
         });
         // Subscribed here, so that no cut can come before the connection knows of cuts.
         let cuts = faults.cuts.subscribe();
+        let server = *faults.server.lock().expect("no holder of the address panics");
         let faults = faults.clone();
         tokio::spawn(async move {
             forward(client, server, &faults, cuts).await;

@@ -5,6 +5,8 @@
 mod at_once;
 mod identities;
 mod jobs;
+mod ledger;
+mod lost;
 mod one_by_one;
 mod states;
 

@@ -26,7 +26,9 @@ fn told(letter: &str, now_ms: u64, rest: &[&[u8]]) -> Vec<u8> {
 }
 
 fn read(answer: &[u8]) -> Result<Answer, StoreError> {
-    Reply::read("claim", Value::BulkString(answer.to_vec()))?.claimed(&claim(), 9000)
+    Reply::read("claim", Value::BulkString(answer.to_vec()))?
+        .told(&claim(), 9000)
+        .map(|(_, answer)| answer)
 }
 
 /// What an answer means to the claim that it is for.
@@ -34,6 +36,7 @@ fn claimed(answer: &[u8]) -> Result<Claimed, StoreError> {
     read(answer).map(|answer| match answer {
         Answer::Claimed(claimed) => claimed,
         Answer::Fetch(times) => panic!("to be fetched: {times:?}"),
+        Answer::Untrusted => panic!("nobody is distrusted"),
     })
 }
 
@@ -107,6 +110,29 @@ fn an_answer_that_is_for_another_owner_or_for_none_is_garbled() {
         assert_eq!(more.unwrap_err().kind(), StoreErrorKind::Garbled);
     }
     assert_eq!(written(answer("V", 7, b"", &[])).unwrap(), Written::Foreign);
+}
+
+#[test]
+fn an_answer_that_is_for_another_issue_or_for_none_is_garbled() {
+    let brought = OneTimeToken::from_bytes(TOKEN);
+    let issued = |answer: Vec<u8>| Reply::read("issue", Value::BulkString(answer))?.issued(brought);
+    let outstanding = [&[9; 16][..], &column(600), &[3; 32]].concat();
+    for (letter, rest) in [("O", &outstanding[..]), ("C", b""), ("I", b""), ("L", b"")] {
+        assert!(issued(answer(letter, 7, &TOKEN, &[rest])).is_ok(), "{letter}");
+        for wrong in [
+            answer(letter, 7, &[6; 16], &[rest]),
+            answer(letter, 7, b"", &[rest]),
+            answer(letter, 7, &TOKEN, &[rest, b"more"]),
+        ] {
+            assert_eq!(issued(wrong).unwrap_err().kind(), StoreErrorKind::Garbled, "{letter}");
+        }
+    }
+    let short = answer("O", 7, &TOKEN, &[&outstanding[..63]]);
+    assert_eq!(issued(short).unwrap_err().kind(), StoreErrorKind::Garbled);
+    // A record without an expiry is none of ours.
+    let endless = [&[9; 16][..], b"-000000000000001", &[3; 32]].concat();
+    assert!(issued(answer("O", 7, &TOKEN, &[&endless])).is_err());
+    assert_eq!(issued(answer("V", 7, b"", &[])).unwrap(), Issued::Foreign);
 }
 
 #[test]
