@@ -5,7 +5,7 @@ use std::{future::pending, time::Duration};
 use sqlx::Pool;
 use tokio::sync::oneshot;
 use tower_idempotency::{
-    Abandoned, Answer, Idempotent, MemoryStore, Operation, Policy, Resolution, Rule,
+    Answer, Idempotent, MemoryStore, Operation, Policy, Rule,
     execute::{Done, RunError},
 };
 use tower_idempotency_sqlx::Entry;
@@ -76,17 +76,7 @@ async fn after_a_death(dies: Dies, asked: bool) -> (Result<Done<String>, RunErro
 
     let mut policy = Policy::job();
     if asked {
-        let table = pool.clone();
-        policy = policy.resolve_abandoned(move |abandoned: Abandoned| {
-            let table = table.clone();
-            async move {
-                match DEDUP.find_abandoned(&table, &abandoned).await {
-                    Ok(Some(answer)) => Resolution::Done(answer),
-                    Ok(None) => Resolution::NotDone,
-                    Err(_) => Resolution::Unknown,
-                }
-            }
-        });
+        policy = policy.ledger(DEDUP.ledger(&pool));
     }
     let next = jobs(&store, policy);
     let ours = pool.clone();
