@@ -76,6 +76,7 @@ fn a_choice_about_requests_is_an_error_of_a_jobs_policy() {
         ("token", job().token(json("/token"), "/tokens")),
         ("compare or ignore", job().compare([json("/amount")])),
         ("compare or ignore", job().ignore([json("/sign")])),
+        ("token", job().token(json("/token"), "POST /token")),
         ("verify", job().verify(verify)),
         ("keep, release", job().keep([StatusCode::OK])),
         ("keep_if", job().keep_if(|_| true)),
