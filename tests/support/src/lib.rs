@@ -3,6 +3,7 @@
 //! Everything listens on 127.0.0.1 alone, ends when it is dropped, and ends nothing that it did not
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
+mod chance;
 mod chunks;
 mod database;
 mod directory;
@@ -18,6 +19,7 @@ mod redis_server;
 mod runs;
 mod signal;
 
+pub use chance::Chance;
 pub use chunks::Chunks;
 pub use directory::Directory;
 #[cfg(feature = "http2")]

@@ -30,6 +30,7 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct Faults {
+    server: Mutex<SocketAddr>,
     plan: Mutex<Plan>,
     /// Changed whenever the plan is: whoever holds something back looks again.
     changed: watch::Sender<()>,
@@ -82,12 +83,13 @@ impl Proxy {
         let listener = listener.expect("127.0.0.1 has a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let faults = Arc::new(Faults {
+            server: Mutex::new(server),
             plan: Mutex::default(),
             changed: watch::Sender::new(()),
             cuts: watch::Sender::new(0),
             counts: watch::Sender::default(),
         });
-        let listening = tokio::spawn(listen(listener, server, faults.clone()));
+        let listening = tokio::spawn(listen(listener, faults.clone()));
         Self { address, faults, listening }
     }
 
@@ -110,6 +112,15 @@ impl Proxy {
     pub async fn cut(&self) {
         self.faults.cuts.send_modify(|cuts| *cuts += 1);
         self.wait_until(|counts| counts.open == 0).await;
+    }
+
+    /// Forwards new connections to another server. Those that are open stay where they are.
+    ///
+    /// # Panics
+    ///
+    /// Never: no holder of the lock panics.
+    pub fn point_to(&self, server: SocketAddr) {
+        *self.faults.server.lock().expect("no holder of the address panics") = server;
     }
 
     /// Cuts new connections as soon as they are there.
@@ -208,7 +219,7 @@ impl Faults {
     }
 }
 
-async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) {
+async fn listen(listener: TcpListener, faults: Arc<Faults>) {
     while let Ok((client, _)) = listener.accept().await {
         if faults.with_plan(|plan| plan.refuse) {
             cut(&client);
@@ -222,6 +233,7 @@ async fn listen(listener: TcpListener, server: SocketAddr, faults: Arc<Faults>) 
         // Subscribed here, so that no cut can come before the connection knows of cuts.
         let cuts = faults.cuts.subscribe();
         let faults = faults.clone();
+        let server = *faults.server.lock().expect("no holder of the address panics");
         tokio::spawn(async move {
             forward(client, server, &faults, cuts).await;
             faults.counts.send_modify(|counts| counts.open -= 1);
