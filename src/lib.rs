@@ -93,6 +93,7 @@
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
+//! * [`Tokens`] and [`Policy::token`]: one-time tokens, for callers that can be made to ask first.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
 //! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
 //!
@@ -137,6 +138,8 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+pub mod token;
+
 mod usage;
 mod verify;
 
@@ -167,6 +170,7 @@ pub use service::Idempotency;
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store, StoreError};
+pub use token::{Issuance, IssueError, IssueErrorKind, TokenRequest, Tokens};
 pub use verify::{Deciphered, Delivery, Verified, Verify};
 
 // The README's examples are compiled and run with the others.

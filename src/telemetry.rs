@@ -294,6 +294,97 @@ pub(crate) fn store_unavailable(subject: &Subject, error: &str) {
     );
 }
 
+/// The store failed again and again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
+    warn!(
+        address,
+        %error,
+        "store suspended: it has failed again and again for more than two seconds, so requests are \
+         refused at once from now on and one attempt at a time is made: mend the store"
+    );
+}
+
+/// Another server answers than before.
+#[cfg(feature = "redis")]
+pub(crate) fn server_changed(address: &str) {
+    warn!(
+        address,
+        "server changed: another Redis answers, or the same after a restart, and may not have all that \
+         was acknowledged; what this process has there is written again, and grants wait until other \
+         processes have done so: look for a failover or a restart"
+    );
+}
+
+/// The canary of a prefix is gone.
+#[cfg(feature = "redis")]
+pub(crate) fn records_lost(address: &str, prefix: &str) {
+    error!(
+        address,
+        prefix,
+        "records lost: the key by which it is noticed is gone or another one, so that records are too, \
+         and what they were of may run again: look for a flush, an eviction or a restart without \
+         persistence, and reconcile what ran"
+    );
+}
+
+/// Somebody has accepted that records were lost.
+#[cfg(feature = "redis")]
+pub(crate) fn loss_accepted(address: &str, prefix: &str) {
+    warn!(address, prefix, "loss accepted: somebody lets operations run though records were lost");
+}
+
+/// A server that was connected to is not as it should be.
+#[cfg(feature = "redis")]
+pub(crate) fn preflight(address: &str, report: &dyn fmt::Display, passed: bool) {
+    if passed {
+        warn!(
+            address,
+            %report,
+            "preflight warns: the server that was connected to may lose records, or was in trouble and \
+             is well again: read the report"
+        );
+    } else {
+        error!(
+            address,
+            %report,
+            "preflight failed: the server that was connected to will lose records, or takes none: read \
+             the report and mend the server"
+        );
+    }
+}
+
+/// The store answers again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_back(address: &str, away: Duration) {
+    info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
+}
+
+/// A one-time token was given out, a new one or the one that was outstanding, or withheld.
+pub(crate) fn token_issued(rule: &str, key: &RecordKey, new: bool, given: bool) {
+    let key = key.digest();
+    if given {
+        debug!(rule, key, new, "token issued: a one-time token was given out");
+    } else {
+        debug!(
+            rule,
+            key,
+            "token withheld: somebody asked for a one-time token that is outstanding and bound to \
+             somebody else, or to something else"
+        );
+    }
+}
+
+/// No one-time token could be issued.
+pub(crate) fn token_not_issued(rule: &str, key: &RecordKey, error: &StoreError) {
+    warn!(
+        rule,
+        key = key.digest(),
+        %error,
+        "token not issued: the store cannot be asked for a one-time token: mend the store"
+    );
+}
+
 /// What is stored cannot be read.
 pub(crate) fn record_unreadable(key: &RecordKey, why: &str) {
     error!(

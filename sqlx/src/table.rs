@@ -154,7 +154,13 @@ impl<DB: Dialect> DedupTable<DB> {
     /// settled by its row, and every answer that is kept has one.
     ///
     /// The layer asks it seldom: about what is abandoned, and where a handler left no row. Give it the
-    /// handlers' own pool, so that it does not starve beside it.
+    /// handlers' own pool. A seal that waits for a handler's transaction is given up after five seconds;
+    /// its connection comes back when the database's own limit is over (see [`DedupTable::enter`], but
+    /// on PostgreSQL after 4 s).
+    ///
+    /// Danger: rows that are purged before [`Policy::hold`](tower_idempotency::Policy::hold) is over let
+    /// their operations run again. Some senders' presets hold for
+    /// longer than 7 days: give this table the same [`DedupTable::hold`].
     ///
     /// # Example: the policy of a handler that enters
     ///
@@ -176,7 +182,8 @@ impl<DB: Dialect> DedupTable<DB> {
         DedupLedger::new(*self, pool.clone())
     }
 
-    /// What this operation was answered, if it was done.
+    /// What this operation was answered, if it was done. For a handler that has to know before it
+    /// begins a transaction: *no* is only known in one that has [entered](DedupTable::enter).
     ///
     /// # Errors
     ///
@@ -192,7 +199,11 @@ impl<DB: Dialect> DedupTable<DB> {
     ) -> Result<Option<Answer>, Error> {
         let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
         match self.seen(&mut on, Ids::of(self.rule, operation)?, "").await? {
-            Some(Met::Row(columns)) => stored::answer(self.table, columns).map(Some),
+            Some(Met::Row(columns)) => {
+                let answer = stored::answer(self.table, columns)?;
+                operation.left_row(&answer);
+                Ok(Some(answer))
+            }
             _ => Ok(None),
         }
     }

@@ -56,6 +56,24 @@ impl Identity {
     }
 }
 
+impl From<&str> for Identity {
+    fn from(text: &str) -> Self {
+        Self(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Identity {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<Bytes> for Identity {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({:?})", self.0)

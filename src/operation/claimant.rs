@@ -14,7 +14,9 @@ use tokio::{
 use super::{Keeper, Shared, keeper::Claiming};
 use crate::{
     record::{ClaimToken, Grant},
-    store::{BoxFuture, Claim, Claimed, Release, StoreError, StoreErrorKind, Takeover},
+    store::{
+        BoxFuture, Claim, Claimed, IfForgotten, Release, StoreError, StoreErrorKind, Takeover,
+    },
 };
 
 /// Between two sends of a claim that failed at once.
@@ -64,6 +66,11 @@ impl Claimant {
         &self.claim
     }
 
+    /// What it is to be answered where the store may have lost the record.
+    pub(super) fn if_forgotten(&mut self, choice: IfForgotten) {
+        self.claim.if_forgotten = choice;
+    }
+
     /// When the claim was last sent.
     pub(super) fn last_sent(&self) -> Instant {
         self.last_sent
@@ -98,6 +105,8 @@ impl Claimant {
                 // Stale, or too late by the store's clock: asked again, it may be granted in time.
                 Ok(Claimed::Granted(_)) => Ok(Claimed::Free),
                 Ok(Claimed::Free) => Ok(Claimed::Free),
+                // The store knows that it is no use for now.
+                Err(error) if error.is_suspended() => return Err(error),
                 Err(error) => Err(error),
                 Ok(answer) => return Ok(answer),
             };
@@ -155,8 +164,11 @@ impl Claimant {
         let answer = timeout_at(until.min(now + self.call_within), call).await;
         self.debt.in_flight = None;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::too_slow()));
-        if let Ok(claimed) = &answer {
-            self.debt.answered(claimed);
+        match &answer {
+            Ok(claimed) => self.debt.answered(claimed),
+            // It was not sent.
+            Err(error) if error.is_suspended() => self.debt.answered(&Claimed::Free),
+            Err(_) => {}
         }
         answer
     }

@@ -76,6 +76,21 @@ async fn find(subject: &Subject) -> Resolution {
     }
 }
 
+/// What the ledger says of an operation that the store may have forgotten: its answer, if it was done.
+pub(super) async fn recall(subject: &Subject) -> Result<Option<Answer>, Refusal> {
+    match find(subject).await {
+        Resolution::Done(answer) => Ok(Some(answer)),
+        Resolution::NotDone => Ok(None),
+        Resolution::Unknown => {
+            telemetry::store_unavailable(
+                subject,
+                "it has lost records, and the ledger cannot say whether this one is among them",
+            );
+            Err(Refusal::store_unavailable())
+        }
+    }
+}
+
 /// A resolver's answer with its row, where there is a ledger: no answer is kept without one.
 async fn sealed(subject: &Subject, answer: Answer) -> Resolution {
     let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Done(answer) };

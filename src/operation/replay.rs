@@ -1,5 +1,7 @@
 //! Answers that do not come from the handler: stored ones, and refusals.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response,
@@ -16,6 +18,9 @@ use crate::{
 
 /// On replays alone; a handler's own header of this name is taken away.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Nobody is asked to come again earlier.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The stored answer as a response, or why it cannot be given.
 pub(super) fn replay<R>(
@@ -82,7 +87,7 @@ impl Refusal {
             RefusalKind::RecordUnreadable,
             "what is stored for this identity cannot be read; nothing was run",
         )
-        .with_retry_after(std::time::Duration::from_secs(60))
+        .with_retry_after(Duration::from_secs(60))
     }
 
     pub(super) fn store_unavailable() -> Self {
@@ -90,7 +95,15 @@ impl Refusal {
             RefusalKind::StoreUnavailable,
             "the store of idempotency keys cannot be asked; nothing was run, send it again",
         )
-        .with_retry_after(std::time::Duration::from_secs(1))
+        .with_retry_after(LEAST_PAUSE)
+    }
+
+    /// The same, and it is not worth to come earlier.
+    pub(super) fn not_before(self, after: Option<Duration>) -> Self {
+        match after {
+            Some(after) => self.with_retry_after(after.max(LEAST_PAUSE)),
+            None => self,
+        }
     }
 }
 

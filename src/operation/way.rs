@@ -1,9 +1,10 @@
 //! What a request is told about its operation, and what it does about it, until it is granted,
 //! answered or refused.
 
+mod forgotten;
 mod mismatch;
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::{Instant, timeout};
@@ -18,9 +19,9 @@ use super::{
 };
 use crate::{
     policy::{OnAbandoned, Policy},
-    record::{ClaimToken, Fence, Fingerprint, Grant, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
-    store::{Alias, Claim, Claimed, StoreError, StoreErrorKind, Takeover, Verdict},
+    store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
     telemetry,
 };
 
@@ -76,6 +77,7 @@ impl Way {
         subject: Subject,
         delivery: Option<RecordKey>,
         print: Option<Fingerprint>,
+        one_time: Option<OneTimeToken>,
     ) -> Self {
         let policy = subject.rule.policy();
         let takeover = unasked(policy);
@@ -88,6 +90,10 @@ impl Way {
             policy.claim_within,
         );
         claim.label = label(&subject);
+        if policy.ledger.is_some() {
+            claim.if_forgotten = IfForgotten::Tell;
+        }
+        claim.one_time = one_time;
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
         let before = Previous::Nothing;
@@ -169,7 +175,9 @@ impl Way {
             Met::Granted(_) => return Ok(None),
             Met::Draining => return Err(shutting_down()),
             Met::Other(Ok(claimed)) => claimed,
-            Met::Other(Err(error)) => return Err(self.unavailable(&error.to_string())),
+            Met::Other(Err(error)) => {
+                return Err(self.unavailable(&error.to_string()).not_before(error.retry_after()));
+            }
         };
         let met_in_progress = matches!(claimed, Claimed::InProgress(_));
         if let Claimed::InProgress(met) = claimed {
@@ -192,7 +200,8 @@ impl Way {
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
             Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
-            Claimed::TokenUnknown => Err(token_unknown()),
+            Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
+            Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
             _ if self.rounds >= ROUNDS_AT_MOST => {
                 Err(self.unavailable("the operation's state changed too often"))
@@ -286,8 +295,20 @@ impl Way {
         claim.key = key;
         claim.alias = alias;
         claim.token = ClaimToken::random();
+        if claim.if_forgotten == IfForgotten::Grant {
+            // That was about the other key.
+            claim.if_forgotten = IfForgotten::Tell;
+        }
         let call_within = self.subject.rule.policy().call_within;
         self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
+    }
+
+    /// The claimant as it is; another one is in its place.
+    fn renew_claimant(&mut self) -> Claimant {
+        let call_within = self.subject.rule.policy().call_within;
+        let claim = self.claimant.asks().clone();
+        let next = Claimant::new(self.shared.clone(), claim, call_within);
+        mem::replace(&mut self.claimant, next)
     }
 
     fn runs_unprotected(&self, why: &str) -> bool {
@@ -349,11 +370,14 @@ impl Led {
     }
 }
 
-fn token_unknown() -> Refusal {
-    Refusal::new(
-        RefusalKind::TokenUnknown,
-        "this operation is waiting for the one-time token that was issued for it",
-    )
+fn token_unknown(policy: &Policy) -> Refusal {
+    match &policy.token {
+        Some(demand) => demand.unknown(),
+        None => Refusal::new(
+            RefusalKind::TokenUnknown,
+            "this operation is waiting for the one-time token that was issued for it",
+        ),
+    }
 }
 
 fn business_key_missing() -> Refusal {

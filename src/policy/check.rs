@@ -31,7 +31,7 @@ impl Policy {
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
     /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
     /// limit of zero; a list of fields to compare that is empty; parts of a body that cannot be
-    /// ignored.
+    /// ignored; a one-time token that something else makes needless.
     pub fn check(&self) -> Result<(), PolicyError> {
         let times = [
             ("lease", self.lease),
@@ -72,6 +72,9 @@ impl Policy {
                 self.lease
             )
         })?;
+        if let Some(message) = self.token.as_ref().and_then(|token| token.wrong(self)) {
+            return Err(PolicyError { message: message.to_owned() });
+        }
         if let Some(message) = self.compared.wrong() {
             return Err(PolicyError { message });
         }
@@ -85,7 +88,10 @@ impl Policy {
 impl Policy {
     /// Whether all it reads can be read where the rule has this path pattern.
     pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
-        self.identity.fits_pattern(pattern)?;
+        match &self.token {
+            Some(token) => token.fits_pattern(pattern)?,
+            None => self.identity.fits_pattern(pattern)?,
+        }
         if let Some(business_key) = &self.business_key {
             business_key.fits_pattern(pattern)?;
         }

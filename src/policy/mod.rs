@@ -5,6 +5,7 @@ mod choices;
 mod comparison;
 mod outcome;
 mod scope;
+mod token;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,6 +15,7 @@ pub use check::PolicyError;
 use outcome::Statuses;
 pub(crate) use outcome::{Ending, is_success};
 pub use scope::Scope;
+pub(crate) use token::Demand;
 
 use crate::{
     fingerprint::Compared,
@@ -74,6 +76,7 @@ pub(crate) type RefuseWith = Arc<dyn Fn(&Refusal) -> Option<Answer> + Send + Syn
 /// | methods, unless the rule names others | POST, PATCH | POST |
 /// | identity, 1 to 255 bytes | header `Idempotency-Key` | as named |
 /// | absent identity | 400 | 400 |
+/// | one-time token | none demanded | none demanded |
 /// | fingerprint | method, path, query, body | none |
 /// | kept and replayed | all but the next two rows | 2xx |
 /// | released: may run again | 401, 403, 409, 423, 425, 429, 503 | every other answer |
@@ -111,6 +114,8 @@ pub struct Policy {
     pub(crate) identity: AnySource,
     /// The same identity again where it is a header's, for [`Policy::strict`].
     header: Option<Header>,
+    /// Takes the identity's place.
+    pub(crate) token: Option<Demand>,
     pub(crate) optional: bool,
     pub(crate) scope: Scope,
     pub(crate) business_key: Option<AnySource>,
@@ -169,6 +174,7 @@ impl Policy {
             profile,
             identity,
             header: None,
+            token: None,
             optional: false,
             scope: Scope::everyone(),
             business_key: None,
@@ -225,6 +231,7 @@ impl fmt::Debug for Policy {
             .field("profile", &self.profile)
             .field("identity", &self.identity)
             .field("syntax", &self.identity.syntax())
+            .field("token", &self.token)
             .field("optional", &self.optional)
             .field("scope", &self.scope)
             .field("business_key", &self.business_key)

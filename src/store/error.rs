@@ -1,6 +1,6 @@
 //! Why a store could not answer.
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, time::Duration};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -9,6 +9,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub struct StoreError {
     kind: StoreErrorKind,
     message: String,
+    retry_after: Option<Duration>,
     source: Option<BoxError>,
 }
 
@@ -26,12 +27,15 @@ pub enum StoreErrorKind {
     Refused,
     /// The store answered something that is no answer to what was asked.
     Garbled,
+    /// The store was not asked: for now it would be in vain, or grant what it must not. Nothing was
+    /// sent, or nothing that could be granted, and trying again at once is no use.
+    Suspended,
 }
 
 impl StoreError {
     /// An error of this kind; the message says what was wrong and what to do.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), retry_after: None, source: None }
     }
 
     pub(crate) fn too_slow() -> Self {
@@ -43,6 +47,18 @@ impl StoreError {
     pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same with the time after which it is worth to ask again; nobody is told one under a second.
+    #[must_use]
+    pub fn with_retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// After which time it is worth to ask again, where the store knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     /// Why the store could not answer.
@@ -68,6 +84,11 @@ impl StoreError {
     /// The store answered something that is no answer to what was asked.
     pub fn is_garbled(&self) -> bool {
         self.kind == StoreErrorKind::Garbled
+    }
+
+    /// The store was not asked, or could not have granted anything.
+    pub fn is_suspended(&self) -> bool {
+        self.kind == StoreErrorKind::Suspended
     }
 
     /// The store answers, but refuses.

@@ -19,12 +19,15 @@ pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{
+    Finding, Level, OnDataLoss, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble,
+    RedisValue,
+};
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};
 pub use transition::{
-    AbandonedRecord, Alias, Claim, Claimed, Completed, InProgress, Kept, Reason, Release, Takeover,
-    Written,
+    AbandonedRecord, Alias, Claim, Claimed, Completed, IfForgotten, InProgress, Kept, Reason,
+    Release, Takeover, Written,
 };
 
 use crate::record::Grant;
@@ -52,8 +55,9 @@ use crate::record::Grant;
 ///    The bound fingerprint survives takeover, renewal and completion.
 /// 7. **The owner writes again what the store lost.** Renew, complete and release restore a record
 ///    that vanished, or that is older than the grant and held by nobody, and say
-///    [`Written::Restored`]. Completion also replaces a released record and a stranger's lapsed
-///    grant: it did happen. Never a completed record, never a lease.
+///    [`Written::Restored`]; a one-time token that was issued where nothing is known to have run
+///    counts as vanished. Completion also replaces a released record, a token issued over one, and
+///    a stranger's lapsed grant: it did happen. Never a completed record, never a lease.
 /// 8. **Too late is not granted.** A claim that arrives later than [`Claim::within`] after it was
 ///    sent is answered [`Claimed::Free`] where it would have been granted, and writes nothing. So is
 ///    a look, always.

@@ -20,6 +20,20 @@ pub enum Takeover {
     Only(Mark),
 }
 
+/// What a claim is answered where nothing is stored, but the store has lost records and may have lost
+/// this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IfForgotten {
+    /// What the store is set to do about it: it grants, or refuses.
+    #[default]
+    AsTheStoreSays,
+    /// [`Claimed::Forgotten`]: there is somebody else to ask.
+    Tell,
+    /// A grant: somebody else was asked.
+    Grant,
+}
+
 /// A second name for the operation that is claimed, bound in the same trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,6 +75,8 @@ pub struct Claim {
     pub label: Bytes,
     /// Not granted later than this from now. Zero makes it a *look*: it reads and is never granted.
     pub within: Duration,
+    /// What is answered where the store may have lost the record.
+    pub if_forgotten: IfForgotten,
 }
 
 impl Claim {
@@ -84,6 +100,7 @@ impl Claim {
             one_time: None,
             label: Bytes::new(),
             within,
+            if_forgotten: IfForgotten::AsTheStoreSays,
         }
     }
 
@@ -132,6 +149,9 @@ pub enum Claimed {
     /// Nobody holds it and nothing is known, but the claim came too late by its own deadline, or
     /// was a look. Nothing was written.
     Free,
+    /// The same as free, of a store that has lost records and may have lost this one: whoever claims
+    /// wanted to be told so ([`IfForgotten::Tell`]). Nothing was written.
+    Forgotten,
     /// The alias could not be bound: that name has this state of its own. The claim on the key may
     /// have been granted all the same: call it off.
     DeliveryTaken(State),
@@ -296,7 +316,7 @@ impl Release {
         Self::CalledOff { key, token, hold }
     }
 
-    /// Whose it is.
+    /// Whose grant or claim it is.
     pub fn token(&self) -> ClaimToken {
         match self {
             Self::Grant { grant, .. } => grant.token,

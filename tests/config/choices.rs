@@ -59,6 +59,14 @@ fn of_an_api() -> Vec<(&'static str, Policy)> {
         ("rerun_abandoned = true", api().rerun_abandoned()),
         ("run_unprotected = true", api().run_unprotected()),
         ("keep_cookies = true", api().keep_cookies()),
+        (
+            "token = { read = { header = \"X-Once\" }, from = \"POST /tokens\" }",
+            api().token(header("X-Once"), "POST /tokens"),
+        ),
+        (
+            "token_bound_to = { header = \"X-User\" }\ntoken = { read = { form = \"t\" }, from = \"/t\" }",
+            api().token(form("t"), "/t").token_bound_to(Scope::header("X-User")),
+        ),
         ("private_label = true", api().private_label()),
     ]
 }

@@ -203,6 +203,7 @@ fn statuses_are_a_list_in_which_each_has_one_meaning() {
 #[test]
 fn choices_that_take_each_others_place_are_not_made_together() {
     for (one, other) in [
+        ("token = { read = { form = \"a\" }, from = \"b\" }", "identity = { form = \"a\" }"),
         ("no_fingerprint = true", "compare = [{ json = \"/a\" }]"),
         ("no_fingerprint = true", "ignore = [{ json = \"/a\" }]"),
         ("compare = [{ json = \"/a\" }]", "ignore = [{ json = \"/a\" }]"),

@@ -66,6 +66,7 @@ async fn serve(mut stream: TcpStream, answer: impl Fn(&Words) -> Vec<u8>) {
         while let Some(words) = command(&mut unread) {
             let bytes = match &words[0][..] {
                 b"TIME" => b"*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_vec(),
+                b"INFO" => b"-NOPERM it does not say\r\n".to_vec(),
                 b"CLIENT" | b"SELECT" => b"+OK\r\n".to_vec(),
                 _ => answer(&words),
             };
@@ -100,6 +101,13 @@ fn number(rest: &mut &[u8], mark: u8) -> Option<usize> {
     let number = std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()?;
     *rest = &rest[end + 2..];
     Some(number)
+}
+
+/// A bulk string of these columns.
+pub(crate) fn bulk(columns: &[&[u8]]) -> Vec<u8> {
+    let whole = columns.concat();
+    let length = format!("${}\r\n", whole.len()).into_bytes();
+    [&length[..], &whole, b"\r\n"].concat()
 }
 
 /// An array of bulk strings.

@@ -14,6 +14,7 @@ use tower_idempotency_test_support::{Proxy, RedisServer};
 
 use crate::support::{
     Value, claim, claim_until_granted, completed, granted, kept, new_key, server_and_store,
+    short_claim,
 };
 
 /// Longer than a call may take by itself, on a machine with other work.
@@ -65,7 +66,7 @@ async fn a_server_that_restarts_is_found_again_with_what_it_kept() {
     let refused = store.renew(&grant).await.unwrap_err();
     assert!(is_unanswered(&refused), "{refused}");
     server.restart().await;
-    claim_until_granted(&store, &claim(new_key())).await;
+    claim_until_granted(&store, &short_claim(new_key())).await;
     assert_eq!(store.complete(&grant, kept("kept")).await.unwrap(), Written::Stored);
 }
 
@@ -164,7 +165,7 @@ async fn a_demoted_server_refuses_with_its_code_and_its_connection_is_replaced()
     assert!(error.is_refused(), "{error:?}");
     assert!(error.to_string().contains("READONLY"), "{error}");
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
-    claim_until_granted(&store, &claim(new_key())).await;
+    claim_until_granted(&store, &short_claim(new_key())).await;
     assert!(proxy.counts().connections >= 2);
 }
 

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use tower_idempotency::{
     ClaimToken, Grant, RecordKey, RedisStore, Store, StoreError,
-    store::{Claim, Claimed, Kept},
+    store::{Claim, Claimed, Kept, RedisCommand, RedisValue},
 };
-use tower_idempotency_test_support::RedisServer;
-pub(crate) use tower_idempotency_test_support::redis::Value;
+pub(crate) use tower_idempotency_test_support::redis::{
+    Value, aio::MultiplexedConnection as Connection,
+};
+use tower_idempotency_test_support::{
+    RedisServer,
+    redis::{Client, Cmd, Pipeline, RedisResult, aio::MultiplexedConnection},
+};
 
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
 pub(crate) const HOLD: Duration = Duration::from_secs(60);
@@ -23,6 +28,14 @@ pub(crate) fn new_key() -> RecordKey {
 /// A claim of `key` with a new token.
 pub(crate) fn claim(key: RecordKey) -> Claim {
     Claim::new(key, ClaimToken::random(), None, LEASE, HOLD, WITHIN)
+}
+
+/// A claim with so short a lease that, after a change of the server, it waits for little more than a
+/// second.
+pub(crate) fn short_claim(key: RecordKey) -> Claim {
+    let mut short = claim(key);
+    short.lease = Duration::from_millis(300);
+    short
 }
 
 pub(crate) fn kept(payload: &'static str) -> Kept {
@@ -68,5 +81,42 @@ pub(crate) async fn claim_until_granted(store: &RedisStore, claim: &Claim) -> Gr
             answer if tokio::time::Instant::now() > until => panic!("still: {answer:?}"),
             _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
+    }
+}
+
+/// A connection of the client's own.
+pub(crate) async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
+    Client::open(url)?.get_multiplexed_async_connection().await
+}
+
+/// What an adapter does: sends commands in one write, with errors of single ones as values.
+pub(crate) async fn send_raw(
+    mut connection: MultiplexedConnection,
+    commands: &[RedisCommand],
+) -> RedisResult<Vec<RedisValue>> {
+    let mut pipeline = Pipeline::with_capacity(commands.len());
+    for command in commands {
+        let mut words = Cmd::new();
+        for argument in command.arguments() {
+            words.arg(&argument[..]);
+        }
+        pipeline.add_command(words);
+    }
+    let answers = connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
+    Ok(answers.into_iter().map(adapted).collect())
+}
+
+fn adapted(value: Value) -> RedisValue {
+    match value {
+        Value::Nil => RedisValue::Nil,
+        Value::Int(number) => RedisValue::Integer(number),
+        Value::BulkString(bytes) => RedisValue::Bytes(bytes),
+        Value::Okay => RedisValue::Status("OK".into()),
+        Value::Array(values) => RedisValue::Array(values.into_iter().map(adapted).collect()),
+        Value::ServerError(error) => RedisValue::Error {
+            code: error.code().into(),
+            message: error.details().unwrap_or_default().into(),
+        },
+        other => panic!("{other:?}"),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::{Cmd, Pipeline};
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     script::{self, Script},
 };
 use crate::{
-    record::{Fingerprint, Grant, Previous},
+    record::{Fingerprint, Grant, Previous, RecordKey},
     store::{Alias, Claim, Issue, Kept, Reason, Release, Resolve, Takeover, Verdict},
 };
 
@@ -35,8 +36,17 @@ pub(super) fn pair(first: &Cmd, second: &Cmd) -> Pipeline {
     commands
 }
 
-/// `not_after` is the deadline of the claim by the server's clock, in ms.
-pub(super) fn claim(name: &str, claim: &Claim, not_after: u64) -> Cmd {
+/// The name of a record in the server. The prefix has the colon that ends it.
+pub(super) fn name(prefix: &str, key: &RecordKey) -> String {
+    let mut name = String::with_capacity(prefix.len() + 43);
+    name.push_str(prefix);
+    URL_SAFE_NO_PAD.encode_string(key.as_bytes(), &mut name);
+    name
+}
+
+/// `not_after` is the deadline of the claim by the server's clock, in ms; `trusted` the identity of the
+/// server that may grant it, `*` for any one that says which it is, empty for any.
+pub(super) fn claim(name: &str, claim: &Claim, not_after: u64, trusted: &str) -> Cmd {
     let mut command = script::CLAIM.on(name, 9, 192 + claim.label.len());
     command.arg(&claim.token.as_bytes()[..]).arg(print(claim.print.as_ref()));
     command.arg(ms(claim.lease)).arg(ms(claim.hold));
@@ -49,8 +59,7 @@ pub(super) fn claim(name: &str, claim: &Claim, not_after: u64) -> Cmd {
         Some(token) => command.arg(&token.as_bytes()[..]),
         None => command.arg(""),
     };
-    // No identity of the server is asked for, and none demanded.
-    command.arg("").arg(&claim.label[..]).arg(not_after);
+    command.arg(trusted).arg(&claim.label[..]).arg(not_after);
     command
 }
 
@@ -59,11 +68,18 @@ pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Scri
     if claimed.is_look() {
         let (lease, hold) = (claimed.lease, claimed.hold);
         let look = Claim::new(alias.key, claimed.token, None, lease, hold, Duration::ZERO);
-        return (&script::CLAIM, claim(name, &look, LOOK));
+        return (&script::CLAIM, claim(name, &look, LOOK, ""));
     }
     let mut command = script::BIND.on(name, 2, 64);
     command.arg(ms(alias.ttl)).arg(&claimed.key.as_bytes()[..]);
     (&script::BIND, command)
+}
+
+/// A record as it stands.
+pub(super) fn whole(name: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg("GETRANGE").arg(name).arg(0).arg(-1);
+    command
 }
 
 pub(super) fn renew(name: &str, grant: &Grant) -> Cmd {
@@ -78,7 +94,8 @@ pub(super) fn renew(name: &str, grant: &Grant) -> Cmd {
 pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Cmd {
     let mut command = script::COMPLETE.on(name, 6, 160 + kept.payload.len());
     command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-    command.arg(grant.fence.get()).arg(grant.attempt);
+    // As wide as the record's own columns, to be compared as they are.
+    command.arg(format!("{:016}", grant.fence.get())).arg(format!("{:06}", grant.attempt));
     command.arg(ms(kept.retention)).arg(&kept.payload[..]);
     command
 }

@@ -1,7 +1,19 @@
 //! Records in Redis or Valkey: one key a record, one script a transition, one connection for all.
 
+mod adapter;
+mod again;
+mod breaker;
+mod call;
+mod clock;
 mod command;
 mod connection;
+mod guard;
+mod info;
+mod link;
+mod origin;
+mod own;
+mod preflight;
+mod pulse;
 mod refused;
 mod reply;
 mod scan;
@@ -13,12 +25,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::{Cmd, Value};
 
+pub use self::{
+    adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue},
+    guard::OnDataLoss,
+    preflight::{Finding, Level, Preflight},
+};
 use self::{
-    connection::{CONNECT_WITHIN, Connection, Link},
-    reply::Reply,
+    call::{Failure, read, run_on},
+    connection::Connection,
+    guard::Guard,
+    link::{CONNECT_WITHIN, Link},
+    origin::Origin,
+    reply::{Answer, Reply},
     script::Script,
 };
 use super::{
@@ -32,8 +52,11 @@ use crate::record::{Grant, RecordKey};
 ///
 /// One connection serves all calls. It is made on the runtime of the call that needs it, and
 /// replaced when it breaks, when three calls in a row go unanswered, and when the server turns out
-/// to be a replica. Cloning is cheap and shares the connection. All methods must be called on a
-/// tokio runtime with time and IO enabled.
+/// to be a replica; one that nobody uses is asked for the time when it has been silent for two
+/// seconds. A server that has not answered for two seconds is not waited for any more: calls are
+/// [`Suspended`](StoreErrorKind::Suspended) at once, and one attempt at a time is made to reach it.
+/// Cloning is cheap and shares the connection. All methods must be called on a tokio runtime with
+/// time and IO enabled.
 ///
 /// # What the server must be
 ///
@@ -56,9 +79,10 @@ use crate::record::{Grant, RecordKey};
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<Link>,
-    /// With the colon that ends it.
-    prefix: Arc<str>,
+    guard: Arc<Guard>,
     call_within: Duration,
+    /// Each claim asks which server it is.
+    behind_proxy: bool,
 }
 
 impl RedisStore {
@@ -75,9 +99,10 @@ impl RedisStore {
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let store = Self::lazy(url)?;
         match tokio::time::timeout(CONNECT_WITHIN, store.link.get()).await {
-            Ok(connected) => connected.map(|_| store),
-            Err(_) => Err(store.unreached(CONNECT_WITHIN)),
+            Ok(connected) => drop(connected?),
+            Err(_) => return Err(call::unreached(&store.link, CONNECT_WITHIN)),
         }
+        Ok(store)
     }
 
     /// The same without connecting: the first call does. Until the server is reached, every call
@@ -87,11 +112,20 @@ impl RedisStore {
     ///
     /// When the URL is none.
     pub fn lazy(url: &str) -> Result<Self, StoreError> {
-        Ok(Self {
-            link: Link::new(url)?,
-            prefix: "idempotency:".into(),
-            call_within: Duration::from_millis(500),
-        })
+        let (origin, address) = Origin::url(url)?;
+        Ok(Self::from(origin, address))
+    }
+
+    /// Over a connection that the program has already, adapted by [`RedisConnection`]. Its first call
+    /// uses it first.
+    pub fn over(connection: impl RedisConnection) -> Self {
+        Self::from(Origin::Given(Arc::new(connection)), "the program's own connection".into())
+    }
+
+    fn from(origin: Origin, address: String) -> Self {
+        let (link, guard) = (Link::new(origin, address), Guard::new("idempotency:".into()));
+        link.look_after(&guard);
+        Self { link, guard, call_within: Duration::from_millis(500), behind_proxy: false }
     }
 
     /// What every key starts with, before a colon; `idempotency` if it is not set. Two applications
@@ -109,7 +143,44 @@ impl RedisStore {
             "the prefix of a RedisStore is empty: give the name of the application, such as \
              .prefix(\"shop\"), or leave the default"
         );
-        self.prefix = format!("{prefix}:").into();
+        let guard = Guard::new(format!("{prefix}:").into());
+        guard.on_data_loss(self.guard.choice());
+        self.link.look_after(&guard);
+        self.guard = guard;
+        self
+    }
+
+    /// What is done when it is noticed that the server has lost records; [`OnDataLoss::Observe`] if it is
+    /// not set. Clones that were made before do the same.
+    ///
+    /// It is noticed by a key of the store's own, `<prefix>:canary`, which is looked at each five
+    /// seconds and after each connect. The first process that comes to an empty server writes it.
+    #[must_use]
+    pub fn on_data_loss(self, choice: OnDataLoss) -> Self {
+        self.guard.on_data_loss(choice);
+        self
+    }
+
+    /// Accepts that records were lost, for all processes of this prefix: after
+    /// [`OnDataLoss::Refuse`], what is new is granted again. Call it when it is known what was lost, and
+    /// what of it has run.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
+        self.call("canary", async |connection| {
+            again::accept(&self.link, connection, &self.guard).await
+        })
+        .await
+    }
+
+    /// Each claim asks which server it is, for an address that a proxy stands behind, which may lead to
+    /// another server without the connection breaking. Default: it is asked once a connection. It takes
+    /// the server about 10 us a claim, and the right to `INFO`.
+    #[must_use]
+    pub fn behind_proxy(mut self) -> Self {
+        self.behind_proxy = true;
         self
     }
 
@@ -123,26 +194,7 @@ impl RedisStore {
     }
 
     fn name(&self, key: &RecordKey) -> String {
-        let mut name = String::with_capacity(self.prefix.len() + 43);
-        name.push_str(&self.prefix);
-        URL_SAFE_NO_PAD.encode_string(key.as_bytes(), &mut name);
-        name
-    }
-
-    fn unreached(&self, within: Duration) -> StoreError {
-        let address = self.link.address();
-        StoreError::new(
-            StoreErrorKind::Unreachable,
-            format!("no connection to Redis at {address} within {within:?}: is it there?"),
-        )
-    }
-
-    fn late(&self, what: &str) -> StoreError {
-        let (address, within) = (self.link.address(), self.call_within);
-        StoreError::new(
-            StoreErrorKind::Timeout,
-            format!("no answer from Redis at {address} to {what} within {within:?}"),
-        )
+        command::name(self.guard.prefix(), key)
     }
 
     /// One call as a whole, under its time limit: a connection, then what `ask` makes of it.
@@ -151,70 +203,15 @@ impl RedisStore {
         what: &str,
         ask: impl AsyncFnOnce(&Connection) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let until = tokio::time::Instant::now() + self.call_within;
-        let Ok(connection) = tokio::time::timeout_at(until, self.link.get()).await else {
-            return Err(self.unreached(self.call_within));
-        };
-        let connection = connection?;
-        let Ok(asked) = tokio::time::timeout_at(until, ask(&connection)).await else {
-            let late = self.late(what);
-            self.link.timed_out(&connection, &late);
-            return Err(late);
-        };
-        asked.map_err(|failure| match failure {
-            Failure::Store(error) => {
-                // Replies that do not fit what was asked may be out of step, and would stay so.
-                if error.is_garbled() {
-                    self.link.replace(&connection, &error);
-                }
-                error
-            }
-            Failure::Server(error) => {
-                let refused = refused::by_server(what, &error);
-                if refused::is_read_only(&error) {
-                    self.link.replace(&connection, &refused);
-                }
-                refused
-            }
-            Failure::Client(error) => {
-                let refused = refused::by_client(self.link.address(), &error);
-                self.link.replace(&connection, &refused);
-                refused
-            }
-        })
+        call::call(&self.link, what, self.call_within, ask).await
     }
 
     /// One transition of one record.
     async fn run(&self, script: &'static Script, command: Cmd) -> Result<Reply, StoreError> {
-        self.call(script.name(), async |connection| self.run_on(connection, script, &command).await)
-            .await
-    }
-
-    async fn run_on(
-        &self,
-        connection: &Connection,
-        script: &'static Script,
-        command: &Cmd,
-    ) -> Result<Reply, Failure> {
-        let mut answer = connection.send(command).await?;
-        if refused::is_no_script(&answer) {
-            answer = connection.send(&script.spelled_out(command)).await?;
-        }
-        self.read(connection, script, answer)
-    }
-
-    fn read(
-        &self,
-        connection: &Connection,
-        script: &'static Script,
-        answer: Value,
-    ) -> Result<Reply, Failure> {
-        if let Value::ServerError(error) = answer {
-            return Err(Failure::Server(error));
-        }
-        let reply = Reply::read(script.name(), answer)?;
-        self.link.answered(connection, reply.now_ms);
-        Ok(reply)
+        self.call(script.name(), async |connection| {
+            run_on(&self.link, connection, script, &command).await
+        })
+        .await
     }
 
     /// `bind`, then `claim`, in one write. Each again with its text if the server does not know it, and
@@ -243,15 +240,53 @@ impl RedisStore {
                 claimed = connection.send(&script::CLAIM.spelled_out(&claim_command)).await?;
             }
         }
-        let bound = self.read(connection, first, bound)?;
+        let bound = read(&self.link, connection, first, bound)?;
         let not_bound =
             if claim.is_look() { bound.seen_by_look(claim)? } else { bound.not_bound()? };
         if let Some(taken) = not_bound {
             return Ok(taken);
         }
-        Ok(self.read(connection, &script::CLAIM, claimed)?.claimed(claim)?)
+        let reply = read(&self.link, connection, &script::CLAIM, claimed)?;
+        self.claimed(connection, claim, &claim_command, reply).await
+    }
+
+    /// What a claim was answered, and by whom; a long answer is fetched, and the claim is made again where
+    /// it is not there any more.
+    async fn claimed(
+        &self,
+        connection: &Connection,
+        claim: &Claim,
+        command: &Cmd,
+        mut reply: Reply,
+    ) -> Result<Claimed, Failure> {
+        for _ in 0..FETCHES_AT_MOST {
+            let (identity, answer) = reply.told(claim, connection.server_ms())?;
+            if self.behind_proxy
+                && !identity.is_empty()
+                && let Ok(identity) = std::str::from_utf8(&identity)
+            {
+                self.link.met(identity);
+            }
+            let times = match answer {
+                Answer::Claimed(claimed) => return Ok(claimed),
+                Answer::Untrusted => return Err(guard::changed(claim.lease / 3).into()),
+                Answer::Fetch(times) => times,
+            };
+            let record = connection.send(&command::whole(&self.name(&claim.key))).await?;
+            if let Value::ServerError(error) = record {
+                return Err(Failure::Server(error));
+            }
+            if let Some(completed) = Reply::fetched(record, &times, connection.server_ms()) {
+                return Ok(Claimed::Completed(completed));
+            }
+            reply = run_on(&self.link, connection, &script::CLAIM, command).await?;
+        }
+        Err(reply::garbled("claim").into())
     }
 }
+
+/// A record that was completed changes no more, so that it can be missed only at its expiry.
+const FETCHES_AT_MOST: usize = 3;
 
 fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
     answers.try_into().map_err(|_| reply::garbled("bind and claim"))
@@ -261,35 +296,18 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("address", &self.link.address())
-            .field("prefix", &&self.prefix[..self.prefix.len() - 1])
+            .field("prefix", &self.guard.prefix().trim_end_matches(':'))
             .field("call_within", &self.call_within)
             .finish()
     }
 }
 
-/// Why a call came to nothing, before it is known what that means for the connection.
-enum Failure {
-    Store(StoreError),
-    Server(redis::ServerError),
-    Client(redis::RedisError),
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<redis::RedisError> for Failure {
-    fn from(error: redis::RedisError) -> Self {
-        Self::Client(error)
-    }
-}
-
 impl Store for RedisStore {
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let asked = Instant::now();
         self.call("claim", async |connection| {
+            let gate = self.guard.gate(&self.link.changed, &claim);
+            gate.narrow(&mut claim);
             let not_after = if claim.is_look() {
                 command::LOOK
             } else {
@@ -300,31 +318,51 @@ impl Store for RedisStore {
                 })?;
                 connection.server_ms() + command::ms(left)
             };
-            let command = command::claim(&self.name(&claim.key), &claim, not_after);
-            match &claim.alias {
-                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await,
+            let trusted = match self.behind_proxy {
+                true => self.link.trusted().unwrap_or("*".into()),
+                false => String::new(),
+            };
+            let command = command::claim(&self.name(&claim.key), &claim, not_after, &trusted);
+            let claimed = match &claim.alias {
+                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await?,
                 None => {
-                    let reply = self.run_on(connection, &script::CLAIM, &command).await?;
-                    Ok(reply.claimed(&claim)?)
+                    let reply = run_on(&self.link, connection, &script::CLAIM, &command).await?;
+                    self.claimed(connection, &claim, &command, reply).await?
                 }
+            };
+            if let Claimed::Granted(grant) = &claimed {
+                self.guard.own.holds(grant);
             }
+            Ok(gate.judge(claimed)?)
         })
         .await
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let command = command::renew(&self.name(&grant.key), grant);
-        self.run(&script::RENEW, command).await?.written(grant.token)
+        let written = self.run(&script::RENEW, command).await?.written(grant.token)?;
+        if written.is_stored() {
+            self.guard.own.holds(grant);
+        } else {
+            self.guard.own.ended(&grant.token);
+        }
+        Ok(written)
     }
 
     async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
         let command = command::complete(&self.name(&grant.key), grant, &kept);
-        self.run(&script::COMPLETE, command).await?.written(grant.token)
+        let written = self.run(&script::COMPLETE, command).await?.written(grant.token)?;
+        if written.is_stored() {
+            self.guard.own.completed(grant, kept);
+        }
+        Ok(written)
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let command = command::release(&self.name(&release.key()), &release);
-        self.run(&script::RELEASE, command).await?.written(release.token())
+        let written = self.run(&script::RELEASE, command).await?.written(release.token())?;
+        self.guard.own.ended(&release.token());
+        Ok(written)
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
@@ -334,14 +372,14 @@ impl Store for RedisStore {
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let command = command::issue(&self.name(&issue.key), &issue);
-        self.run(&script::ISSUE, command).await?.issued()
+        self.run(&script::ISSUE, command).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
-        let page = scan::page(&self.prefix, &from, at_most)?;
+        let page = scan::page(self.guard.prefix(), &from, at_most)?;
         self.call("scan", async |connection| {
             let answers = without_error(connection.send_all(&page).await?)?;
-            let (now_ms, keys, next) = scan::keys(&self.prefix, answers)?;
+            let (now_ms, keys, next) = scan::keys(self.guard.prefix(), answers)?;
             self.link.answered(connection, now_ms);
             if keys.is_empty() {
                 return Ok(Page::new(Vec::new(), next));

@@ -17,7 +17,7 @@ const REFUSALS: [(&str, &str); 17] = [
     ("MASTERDOWN", "this node is a replica that has lost its primary"),
     (
         "NOPERM",
-        "its user needs +eval +evalsha +getrange +set +time +pttl, +scan to list, ~prefix:*",
+        "its user needs +eval +evalsha +getrange +exists +set +time +pttl, +scan to list, ~prefix:*",
     ),
     ("NOAUTH", "it demands a password: put it into the URL"),
     ("WRONGPASS", "it does not take the name or the password of the URL"),

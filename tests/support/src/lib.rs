@@ -33,6 +33,6 @@ pub use postgres_server::PostgresServer;
 pub use process::Process;
 pub use proxy::Proxy;
 pub use redis;
-pub use redis_server::RedisServer;
+pub use redis_server::{Builder as RedisBuilder, RedisServer};
 pub use runs::Runs;
 pub use signal::{Signal, send_signal};

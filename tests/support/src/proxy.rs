@@ -103,6 +103,11 @@ impl Proxy {
         format!("redis://{}", self.address)
     }
 
+    /// Leads new connections to another server: what was this one's address is that one's now.
+    pub fn lead_to(&self, server: SocketAddr) {
+        *self.faults.server.lock().expect("no holder of the address panics") = server;
+    }
+
     /// Forwards faithfully again, and lets go of what is held back.
     pub fn heal(&self) {
         self.plan(|plan| *plan = Plan::default());
@@ -232,6 +237,7 @@ async fn listen(listener: TcpListener, faults: Arc<Faults>) {
         });
         // Subscribed here, so that no cut can come before the connection knows of cuts.
         let cuts = faults.cuts.subscribe();
+        let server = *faults.server.lock().expect("no holder of the address panics");
         let faults = faults.clone();
         let server = *faults.server.lock().expect("no holder of the address panics");
         tokio::spawn(async move {

@@ -119,6 +119,20 @@ impl RedisServer {
         answer.unwrap_or_else(|error| panic!("no answer to {words:?}: {error}"))
     }
 
+    /// The names of all keys but the canaries, which stores keep beside their records.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub async fn names(&self) -> Vec<String> {
+        let Value::Array(names) = self.command(&["KEYS", "*"]).await else { panic!("no names") };
+        let name = |name| match name {
+            Value::BulkString(name) => String::from_utf8_lossy(&name).into_owned(),
+            other => panic!("{other:?} is no name"),
+        };
+        names.into_iter().map(name).filter(|name| !name.ends_with(":canary")).collect()
+    }
+
     async fn run(&mut self) {
         let child = Command::new("redis-server")
             .args(["--port", &self.port.to_string()])

@@ -129,7 +129,7 @@ async fn redis_killed_stopped_and_restarted_under_load_loses_no_run_and_starts_n
 #[tokio::test(flavor = "multi_thread")]
 async fn while_redis_is_away_nothing_is_run_and_its_keys_are_free_when_it_is_back() {
     let mut redis = RedisServer::builder().append_only().start().await;
-    let site = Site::new();
+    let site = Site::new().lease(LEASE);
     let server = site.server(&redis.url());
     assert!(server.address.deliver("first").await.is_final());
     redis.kill();
@@ -142,7 +142,9 @@ async fn while_redis_is_away_nothing_is_run_and_its_keys_are_free_when_it_is_bac
     redis.restart().await;
     for key in 0..5 {
         let run = json!({ "id": format!("key-{key}") });
-        assert!(!server.address.deliver_until_final(&run, SLACK).await.replayed);
+        // A third of the lease and a second, in which a living owner could write its record again.
+        let within = LEASE / 3 + Duration::from_secs(1) + SLACK;
+        assert!(!server.address.deliver_until_final(&run, within).await.replayed);
     }
     assert!(server.address.deliver("first").await.replayed, "Redis keeps what it has written");
     site.runs().assert_each_once();

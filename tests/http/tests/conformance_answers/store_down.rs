@@ -193,8 +193,8 @@ async fn case_74_with_a_redis_that_is_killed_the_claim_stays() {
 }
 
 /// The key of the one record there is.
-async fn only_key(connection: &mut redis::aio::MultiplexedConnection) -> String {
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await.unwrap();
+async fn only_key(redis: &RedisServer) -> String {
+    let keys = redis.names().await;
     let [key] = &keys[..] else { panic!("one record, but: {keys:?}") };
     key.clone()
 }
@@ -205,7 +205,7 @@ async fn case_75_a_record_that_cannot_be_read_runs_nothing_and_is_not_overwritte
     let case = over_redis(&redis).await;
     let mut connection = redis.connection().await;
     case.post(HTTP1, "k").await;
-    let key = only_key(&mut connection).await;
+    let key = only_key(&redis).await;
     let good: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut connection).await.unwrap();
     let newer_version = [b"I2", &good[2..]].concat();
     let unknown_state = [b"I1Q", &good[3..]].concat();
@@ -239,7 +239,7 @@ async fn case_75_a_value_of_another_type_runs_nothing() {
     let case = over_redis(&redis).await;
     let mut connection = redis.connection().await;
     case.post(HTTP1, "k").await;
-    let key = only_key(&mut connection).await;
+    let key = only_key(&redis).await;
     let () = redis::cmd("DEL").arg(&key).query_async(&mut connection).await.unwrap();
     let () = redis::cmd("RPUSH").arg(&key).arg("x").query_async(&mut connection).await.unwrap();
     let heard = case.post(HTTP1, "k").await;
