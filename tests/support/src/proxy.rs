@@ -119,15 +119,6 @@ impl Proxy {
         self.wait_until(|counts| counts.open == 0).await;
     }
 
-    /// Forwards new connections to another server. Those that are open stay where they are.
-    ///
-    /// # Panics
-    ///
-    /// Never: no holder of the lock panics.
-    pub fn point_to(&self, server: SocketAddr) {
-        *self.faults.server.lock().expect("no holder of the address panics") = server;
-    }
-
     /// Cuts new connections as soon as they are there.
     pub fn refuse(&self) {
         self.plan(|plan| plan.refuse = true);
@@ -239,7 +230,6 @@ async fn listen(listener: TcpListener, faults: Arc<Faults>) {
         let cuts = faults.cuts.subscribe();
         let server = *faults.server.lock().expect("no holder of the address panics");
         let faults = faults.clone();
-        let server = *faults.server.lock().expect("no holder of the address panics");
         tokio::spawn(async move {
             forward(client, server, &faults, cuts).await;
             faults.counts.send_modify(|counts| counts.open -= 1);

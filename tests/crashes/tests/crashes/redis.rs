@@ -86,7 +86,7 @@ impl Redis {
                 self.current.kill();
                 replica.server.command(&["REPLICAOF", "NO", "ONE"]).await;
                 self.current = replica.server;
-                self.front.point_to(self.current.address());
+                self.front.lead_to(self.current.address());
                 self.front.cut().await;
                 return had.saturating_sub(has);
             }
