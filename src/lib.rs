@@ -91,6 +91,8 @@
 //! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
 //! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
+//! * [`Idempotent`]: the same for work that is not HTTP.
+//! * `client`: the caller's side.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
 //! * [`Tokens`] and [`Policy::token`]: one-time tokens, for callers that can be made to ask first.
@@ -104,6 +106,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
+//! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `serde` | `Rules` from a configuration file, in any format that serde reads |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
@@ -116,8 +119,11 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "serde")]
 mod config;
+pub mod execute;
 mod fingerprint;
 mod future;
 mod identity;
@@ -148,6 +154,7 @@ pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
 #[cfg(feature = "serde")]
 pub use config::{Registry, RulesConfig};
+pub use execute::Idempotent;
 pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{
@@ -162,7 +169,7 @@ pub use operation::{Drained, Handled, Operation};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,
-    RecordKey, State, UnreadableAnswer,
+    RecordKey, State, UnreadableAnswer, ValueError,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use rule::{Rule, RuleError, Rules};

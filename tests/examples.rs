@@ -1,8 +1,12 @@
 //! The examples as a newcomer runs them: as processes, judged by what they print and answer.
 #![cfg(unix)]
 
+#[path = "examples/client.rs"]
+mod client;
 #[path = "../examples/fulfillment/notification.rs"]
 mod notification;
+#[path = "examples/stream_worker.rs"]
+mod stream_worker;
 
 use std::{
     net::SocketAddr,

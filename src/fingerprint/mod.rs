@@ -209,6 +209,13 @@ fn whole_request(secret: Option<&Secret>, head: &Parts, body: &Bytes) -> Fingerp
     finish(&hasher)
 }
 
+/// What a job is told must be the same.
+pub(crate) fn of_job(secret: Option<&Secret>, compared: &[u8]) -> Fingerprint {
+    let mut hasher = hasher(secret);
+    hasher.update(b"job").update(compared);
+    finish(&hasher)
+}
+
 fn add_target(hasher: &mut blake3::Hasher, head: &Parts) {
     for field in [head.method.as_str().as_bytes(), head.uri.path().as_bytes()] {
         hasher.update(&length(field)).update(field);

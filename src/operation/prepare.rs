@@ -122,10 +122,10 @@ where
 }
 
 /// Makes the names of records.
-struct Names<'a> {
-    secret: Option<&'a Secret>,
-    rule: &'a Arc<Rule>,
-    scope: &'a Bytes,
+pub(super) struct Names<'a> {
+    pub(super) secret: Option<&'a Secret>,
+    pub(super) rule: &'a Arc<Rule>,
+    pub(super) scope: &'a Bytes,
 }
 
 impl Names<'_> {
@@ -134,7 +134,7 @@ impl Names<'_> {
         RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
     }
 
-    fn subject(
+    pub(super) fn subject(
         &self,
         identity: Identity,
         kind: Kind,

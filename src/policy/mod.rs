@@ -19,7 +19,7 @@ pub(crate) use token::Demand;
 
 use crate::{
     fingerprint::Compared,
-    identity::{AnySource, Header, Source, header},
+    identity::{AnySource, Header, Input, Source, header},
     ledger::{DynLedger, DynResolver},
     record::Answer,
     refusal::Refusal,
@@ -140,6 +140,8 @@ pub struct Policy {
     pub(crate) keep_cookies: bool,
     pub(crate) private_label: bool,
     pub(crate) refuse_with: Option<RefuseWith>,
+    /// For [`Idempotent`](crate::Idempotent), and for no request.
+    pub(crate) job: bool,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -167,6 +169,18 @@ impl Policy {
     /// The body is not compared, since a sender may sign each delivery anew.
     pub fn webhook(identity: impl Source) -> Self {
         Self::new(Profile::Webhook, AnySource::new(identity))
+    }
+
+    /// For work that is not HTTP: the messages of a queue, the runs of a timer, with
+    /// [`Idempotent`](crate::Idempotent).
+    ///
+    /// Lease 30 s, retention and hold 7 d, longest run 10 leases, store calls, waiting, what is abandoned
+    /// and the ledger are as for a webhook, and so are their setters. There is no request: identity, scope
+    /// and what must be the same are said where the work is run, and choices about them are errors
+    /// ([`Policy::check`]).
+    pub fn job() -> Self {
+        let none = |_: &Input<'_>| Ok(None);
+        Self { job: true, ..Self::new(Profile::Webhook, AnySource::new(none)) }
     }
 
     fn new(profile: Profile, identity: AnySource) -> Self {
@@ -199,6 +213,7 @@ impl Policy {
             keep_cookies: false,
             private_label: false,
             refuse_with: None,
+            job: false,
         }
     }
 
@@ -256,6 +271,7 @@ impl fmt::Debug for Policy {
             .field("run_unprotected", &self.run_unprotected)
             .field("keep_cookies", &self.keep_cookies)
             .field("private_label", &self.private_label)
+            .field("job", &self.job)
             .finish()
     }
 }

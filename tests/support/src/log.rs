@@ -21,8 +21,8 @@ pub struct Log(Arc<Mutex<Vec<String>>>);
 impl Log {
     /// A log of this thread, until the guard is dropped.
     pub fn listen() -> (Self, DefaultGuard) {
-        // While there is but one subscriber, an event that another thread comes to first, where nobody
-        // listens, is switched off for all.
+        // While there is one subscriber alone, `tracing` asks that of the thread that meets an event first
+        // whether anybody wants it, and remembers a no of a thread that has none.
         static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
         ANOTHER.get_or_init(|| Dispatch::new(Self::default()));
         let log = Self::default();
