@@ -4,6 +4,7 @@
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
 mod certificates;
+mod chance;
 mod chunks;
 mod database;
 mod directory;
@@ -21,6 +22,7 @@ mod sentinel;
 mod signal;
 
 pub use certificates::Certificates;
+pub use chance::Chance;
 pub use chunks::Chunks;
 pub use directory::Directory;
 #[cfg(feature = "http2")]
