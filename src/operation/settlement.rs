@@ -49,7 +49,12 @@ impl Settlement {
         let kept = self.kept(&answer);
         let unsent = Unsent::new(self, End::Completion { answer: &answer, kept: kept.clone() });
         self.watched.stop().await;
-        let mut written = self.complete(kept).await;
+        let asked = Instant::now();
+        let mut written = self.complete(kept.clone()).await;
+        if written.as_ref().is_ok_and(|written| written.is_stored()) {
+            let Grant { key, print, .. } = self.grant;
+            self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
+        }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
             written = self.complete(self.kept(&answer.clone().without_body())).await;

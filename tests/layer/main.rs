@@ -13,6 +13,7 @@ mod operations;
 mod outcomes;
 mod policy;
 mod readiness;
+mod recent;
 mod recovery;
 mod suspended;
 mod table;
