@@ -2,7 +2,7 @@
 //!
 //! `run` is the way of a protected request up to the grant, `execution` from the grant on; `job` is both
 //! for work that is no request. What they call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
-//! `wait` and `recovery` are for requests that were not granted, `recent` for those that
+//! `wait`, with `poller`, and `recovery` are for requests that were not granted, `recent` for those that
 //! need no grant, `seal` looks after the row of an answer
 //! where there is a ledger, `replay` answers from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
@@ -14,6 +14,7 @@ mod execution;
 mod handle;
 mod job;
 mod keeper;
+mod poller;
 mod prepare;
 mod recent;
 mod recovery;
@@ -26,6 +27,7 @@ mod way;
 
 use std::sync::Arc;
 
+use poller::Pollers;
 use tokio::sync::Semaphore;
 
 pub(crate) use handle::Subject;
@@ -49,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) secret: Option<Secret>,
     /// A permit for each request that waits for another's run.
     pub(crate) waiters: Arc<Semaphore>,
+    /// What they do together.
+    pub(crate) pollers: Arc<Pollers>,
     /// What is known to be stored, where the layer keeps some of it.
     #[cfg(feature = "recent")]
     pub(crate) recent: Option<Arc<Recent>>,
@@ -61,6 +65,7 @@ impl Shared {
             store,
             secret: None,
             waiters: Arc::new(Semaphore::new(wait::WAITERS_AT_MOST)),
+            pollers: Arc::default(),
             #[cfg(feature = "recent")]
             recent: None,
         }

@@ -54,6 +54,7 @@ impl Settlement {
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
             let Grant { key, print, .. } = self.grant;
             self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
+            self.shared.run_ended(&key);
         }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
@@ -93,6 +94,7 @@ impl Settlement {
             return;
         };
         unsent.told();
+        self.shared.run_ended(&self.grant.key);
         if let Some(late_claim) = self.late_claim(reason) {
             self.shared.keeper.keep(late_claim);
         }
