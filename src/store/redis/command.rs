@@ -25,6 +25,16 @@ pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(LONGEST_MS).clamp(1, LONGEST_MS)
 }
 
+/// So many decimals, as a record has them.
+fn column<const N: usize>(mut number: u64) -> [u8; N] {
+    let mut decimals = [b'0'; N];
+    for decimal in decimals.iter_mut().rev() {
+        *decimal = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    decimals
+}
+
 fn print(print: Option<&Fingerprint>) -> &[u8] {
     print.map_or(&NO_PRINT, Fingerprint::as_bytes).as_slice()
 }
@@ -95,7 +105,8 @@ pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Cmd {
     let mut command = script::COMPLETE.on(name, 6, 160 + kept.payload.len());
     command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
     // As wide as the record's own columns, to be compared as they are.
-    command.arg(format!("{:016}", grant.fence.get())).arg(format!("{:06}", grant.attempt));
+    command.arg(&column::<16>(grant.fence.get())[..]);
+    command.arg(&column::<6>(grant.attempt.into())[..]);
     command.arg(ms(kept.retention)).arg(&kept.payload[..]);
     command
 }
