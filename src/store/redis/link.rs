@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -16,6 +16,8 @@ use tokio::{
     time::{sleep_until, timeout},
 };
 
+#[cfg(feature = "redis-cluster")]
+use super::cluster::Member;
 use super::{
     adapter::RedisTrouble,
     breaker::{Admission, Breaker, Trial},
@@ -55,6 +57,10 @@ pub(super) struct Link {
     /// Another one than before has them now.
     pub(super) changed: Uneasy,
     guards: Mutex<Vec<Weak<Guard>>>,
+    /// The server may have lost what this process has there, and has not been told it again.
+    to_be_written: AtomicBool,
+    #[cfg(feature = "redis-cluster")]
+    member: std::sync::OnceLock<Member>,
 }
 
 /// What is thought of the server.
@@ -98,6 +104,9 @@ impl Link {
             identity: Mutex::default(),
             changed: Uneasy::default(),
             guards: Mutex::default(),
+            to_be_written: AtomicBool::new(false),
+            #[cfg(feature = "redis-cluster")]
+            member: std::sync::OnceLock::new(),
         })
     }
 
@@ -128,9 +137,58 @@ impl Link {
         let before = known.replace(identity.to_owned());
         drop(known);
         if before.is_some() {
-            self.changed.begin();
-            self.guards().iter().for_each(|guard| guard.write_again());
-            telemetry::server_changed(&self.address);
+            self.has_changed();
+        }
+    }
+
+    fn has_changed(&self) {
+        self.changed.begin();
+        self.write_again();
+        telemetry::server_changed(&self.address);
+    }
+
+    /// The server may have lost what this process has there.
+    pub(super) fn write_again(&self) {
+        self.to_be_written.store(true, Relaxed);
+    }
+
+    pub(super) fn is_to_be_written(&self) -> bool {
+        self.to_be_written.load(Relaxed)
+    }
+
+    pub(super) fn was_written(&self) {
+        self.to_be_written.store(false, Relaxed);
+    }
+
+    /// It is a node of a cluster.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn in_cluster(&self, member: Member) {
+        // Said once, by whoever has made the link.
+        let _ = self.member.set(member);
+    }
+
+    /// Whether a record of this name is on this server.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            return member.owns(name);
+        }
+        // Only a cluster needs it.
+        let _ = name;
+        true
+    }
+
+    /// What the server of a new connection says about itself, before anything can be claimed over it.
+    fn greeted(&self, info: Option<&Info>) {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            let is_new = self.trusted().is_none();
+            if member.succeeds(info) && is_new && !self.changed.has_begun() {
+                self.has_changed();
+            }
+        }
+        if let Some(identity) = info.and_then(Info::identity) {
+            self.met(&identity);
         }
     }
 
@@ -148,10 +206,24 @@ impl Link {
         self.fitness().accepted.clone()
     }
 
+    /// Whether it is a node of a cluster, as far as the program knows.
+    pub(super) fn is_in_cluster(&self) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        return self.member.get().is_some();
+        #[cfg(not(feature = "redis-cluster"))]
+        false
+    }
+
+    /// How many of the slots of its cluster have a primary.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn covered(&self) -> Option<usize> {
+        self.member.get().map(Member::covered)
+    }
+
     /// Tells what is wrong with the server of a new connection, unless that was told before.
     pub(super) fn tell_fitness(&self, connection: &Connection) {
         let mut findings = Findings::about(&self.address);
-        inspect(&mut findings, connection.info(), false, &self.accepted());
+        inspect(&mut findings, connection.info(), self.is_in_cluster(), &self.accepted());
         let report = Preflight::new(findings.into_vec());
         let gist = report.gist();
         let told = std::mem::replace(&mut self.fitness().told, gist.clone());
@@ -393,10 +465,7 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
-        // Before anything can be claimed over it.
-        if let Some(identity) = connection.info().and_then(Info::identity) {
-            self.met(&identity);
-        }
+        self.greeted(connection.info());
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);
@@ -422,12 +491,12 @@ impl Drop for Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::RedisServers;
+    use crate::store::{RedisServers, redis::reach::Reach};
 
     #[test]
     fn pauses_grow_to_a_second_and_the_first_loss_of_a_good_connection_costs_none() {
         let servers = RedisServers::url("redis://127.0.0.1:1").unwrap();
-        let link = Link::new(servers.origin().unwrap(), servers.address());
+        let Reach::One(link) = servers.reach().unwrap() else { panic!("it is one server") };
         let why = StoreError::new(StoreErrorKind::Unreachable, "gone");
         assert!(link.pause(false, &why).is_none());
         for _ in 0..40 {

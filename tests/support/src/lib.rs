@@ -5,6 +5,7 @@
 
 mod certificates;
 mod chunks;
+mod cluster;
 mod database;
 mod directory;
 mod http;
@@ -22,6 +23,7 @@ mod signal;
 
 pub use certificates::Certificates;
 pub use chunks::Chunks;
+pub use cluster::RedisCluster;
 pub use directory::Directory;
 #[cfg(feature = "http2")]
 pub use h2;

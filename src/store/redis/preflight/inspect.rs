@@ -255,6 +255,22 @@ fn replicas(findings: &mut Findings<'_>, info: &Info, accepted: &Accepted) {
     }
 }
 
+/// Whether all of a cluster is there.
+#[cfg(feature = "redis-cluster")]
+pub(in crate::store::redis) fn slots(findings: &mut Findings<'_>, covered: Option<usize>) {
+    let all = usize::from(crate::store::redis::slot::SLOTS);
+    match covered {
+        None => {}
+        Some(covered) if covered == all => {
+            findings.add("slots", Level::Fine, "each slot of its cluster has a primary");
+        }
+        Some(covered) => {
+            let detail = format!("{} slots of its cluster have no primary", all - covered);
+            findings.add("slots", Level::Error, detail);
+        }
+    }
+}
+
 /// How far the server's clock is from this machine's. It was asked, and `took` passed until it had
 /// answered.
 pub(in crate::store::redis) fn clock(
