@@ -14,3 +14,4 @@ mod sentinel;
 mod staying_up;
 mod support;
 mod tls;
+mod wait;

@@ -34,19 +34,19 @@ const CANARY: &str = "canary";
 /// Looks after the records, over a connection that has just been made or is quiet. `canaries` says whether
 /// it is time to look at those that are known. An error is for the next call to find.
 pub(super) async fn attend(lane: Lane<'_>, canaries: bool) {
-    let guards = lane.link.guards();
+    let guards = lane.link.known.guards();
     // First what was lost: somebody may be waiting to be granted what is another's.
     write_all(lane, &guards).await;
     for guard in guards.iter().filter(|guard| guard.is_due(canaries)) {
         if let Ok(true) = look(lane, guard).await {
-            lane.link.write_again();
+            lane.link.known.write_again();
         }
     }
     write_all(lane, &guards).await;
 }
 
 async fn write_all(lane: Lane<'_>, guards: &[Arc<Guard>]) {
-    if !lane.link.is_to_be_written() {
+    if !lane.link.known.is_to_be_written() {
         return;
     }
     for guard in guards {
@@ -55,7 +55,7 @@ async fn write_all(lane: Lane<'_>, guards: &[Arc<Guard>]) {
             return;
         }
     }
-    lane.link.was_written();
+    lane.link.known.was_written();
 }
 
 /// An answer that is waited for a second long.
@@ -126,7 +126,7 @@ async fn write(lane: Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     let (held, done) = guard.own.all();
     let named = |grant: &Grant| {
         let name = command::name(guard.prefix(), &grant.key);
-        lane.link.owns(&name).then_some(name)
+        lane.link.known.owns(&name).then_some(name)
     };
     let held: Vec<_> = held.into_iter().filter_map(|grant| Some((named(&grant)?, grant))).collect();
     for some in held.chunks(AT_ONCE) {

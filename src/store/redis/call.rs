@@ -92,6 +92,11 @@ pub(super) trait Ask: Sync {
     /// What is made of the answers.
     type Answer: Send;
 
+    /// Whether it holds up whatever comes behind it, and needs a connection for itself.
+    fn blocks(&self) -> bool {
+        false
+    }
+
     /// Says it over this connection.
     fn ask(&self, lane: Lane<'_>) -> impl Future<Output = Result<Self::Answer, Failure>> + Send;
 }
@@ -119,6 +124,14 @@ pub(super) async fn call<A: Ask>(
     ask: &A,
 ) -> Result<A::Answer, Wrong> {
     let until = tokio::time::Instant::now() + within;
+    let alone = match ask.blocks() {
+        true => match tokio::time::timeout_at(until, link.side().alone(link)).await {
+            Ok(alone) => Some(alone),
+            Err(_) => return Err(late(link, what, within).into()),
+        },
+        false => None,
+    };
+    let link = alone.as_ref().map_or(link, |alone| &alone.link);
     let Ok(lent) = tokio::time::timeout_at(until, link.get()).await else {
         return Err(unreached(link, within).into());
     };

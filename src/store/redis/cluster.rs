@@ -23,7 +23,7 @@ use super::{
     preflight::Accepted,
     reply,
     servers::Target,
-    slot::{SLOTS, slot},
+    slot::{SLOTS, Slots, slot},
     tls::Tls,
 };
 use crate::store::{StoreError, StoreErrorKind};
@@ -51,9 +51,7 @@ pub(super) struct Cluster {
 
 #[derive(Default)]
 struct Map {
-    /// The primary of each slot, by its number in `nodes`; empty before anything is known.
-    owners: Vec<Option<u16>>,
-    nodes: Vec<Place>,
+    slots: Slots,
     links: HashMap<Place, Arc<Link>>,
     /// The histories of data that the cluster's nodes had, to know a successor by.
     histories: HashSet<String>,
@@ -88,21 +86,21 @@ impl Cluster {
         let mut map = self.map();
         map.guards.retain(|guard| guard.strong_count() > 0);
         map.guards.push(Arc::downgrade(guard));
-        map.links.values().for_each(|link| link.look_after(guard));
+        map.links.values().for_each(|link| link.known.look_after(guard));
     }
 
     pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
         let mut map = self.map();
         change(&mut map.accepted);
         let accepted = map.accepted.clone();
-        map.links.values().for_each(|link| link.accept(|known| *known = accepted.clone()));
+        map.links.values().for_each(|link| link.known.accept(|known| *known = accepted.clone()));
     }
 
     /// Connects to all primaries, in the order of their slots.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
         let connected = async {
             self.refresh(0).await?;
-            let places = self.map().in_order();
+            let places = self.map().slots.in_order();
             let links: Vec<_> = places.iter().map(|place| self.link(place)).collect();
             for link in &links {
                 link.get().await?;
@@ -143,8 +141,8 @@ impl Cluster {
             };
             match wrong.redirect {
                 Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
-                    Redirect::Moved(to) => self.moved(slot, to.as_seen_from(&place)),
-                    Redirect::Ask(to) => asked = Some(to.as_seen_from(&place)),
+                    Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),
+                    Redirect::Ask(to) => asked = Some(to.seen_from(&place)),
                 },
                 _ => {
                     // The node may be gone, and its slots another's by now.
@@ -166,7 +164,7 @@ impl Cluster {
         for _ in 0..2 {
             let version = {
                 let map = self.map();
-                if let Some(place) = map.owner(slot) {
+                if let Some(place) = map.slots.owner(slot) {
                     return Ok(place.clone());
                 }
                 map.version
@@ -187,16 +185,16 @@ impl Cluster {
         }
         let target = Target { place: place.clone(), ..self.seeds[0].clone() };
         let link = Link::new(Origin::Server { target, tls: self.tls.clone() }, place.to_string());
-        link.accept(|known| *known = map.accepted.clone());
-        map.guards.iter().filter_map(Weak::upgrade).for_each(|guard| link.look_after(&guard));
-        link.in_cluster(Member { cluster: Arc::downgrade(self), place: place.clone() });
+        link.known.accept(|known| *known = map.accepted.clone());
+        map.guards.iter().filter_map(Weak::upgrade).for_each(|guard| link.known.look_after(&guard));
+        link.known.in_cluster(Member { cluster: Arc::downgrade(self), place: place.clone() });
         map.links.insert(place.clone(), link.clone());
         link
     }
 
     /// A node has said whose this slot is now.
     fn moved(self: &Arc<Self>, slot: u16, to: Place) {
-        self.map().set(slot, to);
+        self.map().slots.set(slot, to);
         // Others will have moved with it.
         self.refresh_soon();
     }
@@ -224,7 +222,7 @@ impl Cluster {
             sleep(pause).await;
         }
         *last = Some(Instant::now());
-        let mut targets: Vec<_> = self.map().nodes.clone();
+        let mut targets: Vec<_> = self.map().slots.nodes().to_vec();
         targets.extend(self.seeds.iter().map(|seed| seed.place.clone()));
         let mut why = String::new();
         for _ in 0..targets.len() {
@@ -278,12 +276,12 @@ fn owner(range: &Value, asked: &Place) -> Option<(u16, u16, Place)> {
         Value::Nil => String::new(),
         _ => return None,
     };
-    Some((first, last, Place::Tcp(host, number(node.get(1)?)?).as_seen_from(asked)))
+    Some((first, last, Place::Tcp(host, number(node.get(1)?)?).seen_from(asked)))
 }
 
 impl Place {
     /// A node that does not know its own address names none: it is where it was asked.
-    pub(super) fn as_seen_from(self, asked: &Self) -> Self {
+    pub(super) fn seen_from(self, asked: &Self) -> Self {
         match (self, asked) {
             (Self::Tcp(host, port), Self::Tcp(known, _)) if host.is_empty() || host == "?" => {
                 Self::Tcp(known.clone(), port)
@@ -294,51 +292,12 @@ impl Place {
 }
 
 impl Map {
-    fn owner(&self, slot: u16) -> Option<&Place> {
-        let node = (*self.owners.get(usize::from(slot))?)?;
-        self.nodes.get(usize::from(node))
-    }
-
-    fn set(&mut self, slot: u16, to: Place) {
-        let node = self.number(to);
-        if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
-            *owner = Some(node);
-        }
-    }
-
-    fn number(&mut self, place: Place) -> u16 {
-        let known = self.nodes.iter().position(|node| *node == place);
-        let number = known.unwrap_or_else(|| {
-            self.nodes.push(place);
-            self.nodes.len() - 1
-        });
-        // A cluster has a thousand nodes at most; one that names more is no cluster.
-        u16::try_from(number).unwrap_or(u16::MAX)
-    }
-
     /// All slots anew. Connections to nodes that have none any more are let go.
     fn replace(&mut self, owners: Vec<(u16, u16, Place)>) {
-        self.owners = vec![None; usize::from(SLOTS)];
-        self.nodes.clear();
-        for (first, last, place) in owners {
-            let node = self.number(place);
-            self.owners[usize::from(first)..=usize::from(last)].fill(Some(node));
-        }
-        let nodes = &self.nodes;
-        self.links.retain(|place, _| nodes.contains(place));
+        self.slots.replace(owners);
+        let slots = &self.slots;
+        self.links.retain(|place, _| slots.nodes().contains(place));
         self.version += 1;
-    }
-
-    /// The primaries in the order of their first slots.
-    fn in_order(&self) -> Vec<Place> {
-        let mut places: Vec<Place> = Vec::new();
-        for node in self.owners.iter().flatten() {
-            let place = &self.nodes[usize::from(*node)];
-            if !places.contains(place) {
-                places.push(place.clone());
-            }
-        }
-        places
     }
 }
 
@@ -353,7 +312,7 @@ impl Member {
     pub(super) fn owns(&self, name: &str) -> bool {
         let Some(cluster) = self.cluster.upgrade() else { return false };
         let map = cluster.map();
-        map.owner(slot(name.as_bytes())) == Some(&self.place)
+        map.slots.owner(slot(name.as_bytes())) == Some(&self.place)
     }
 
     /// The node has been met for the first time. Whether it comes after another one, whose last writes it
@@ -375,7 +334,7 @@ impl Member {
     pub(super) fn covered(&self) -> usize {
         let Some(cluster) = self.cluster.upgrade() else { return 0 };
         let map = cluster.map();
-        map.owners.iter().flatten().count()
+        map.slots.covered()
     }
 }
 
@@ -408,19 +367,5 @@ mod tests {
         ] {
             assert_eq!(read(&wrong), None, "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn one_slot_that_moved_is_another_nodes_and_the_rest_stays() {
-        let place = |port| Place::Tcp("n".into(), port);
-        let mut map = Map::default();
-        assert_eq!(map.owner(0), None);
-        map.replace(vec![(0, 8191, place(1)), (8192, 16_383, place(2))]);
-        assert_eq!((map.owner(8191), map.owner(8192)), (Some(&place(1)), Some(&place(2))));
-        map.set(8191, place(3));
-        assert_eq!((map.owner(8190), map.owner(8191)), (Some(&place(1)), Some(&place(3))));
-        assert_eq!(map.in_order(), [place(1), place(3), place(2)]);
-        map.replace(vec![(0, 100, place(2))]);
-        assert_eq!((map.owner(100), map.owner(101)), (Some(&place(2)), None));
     }
 }

@@ -30,6 +30,18 @@ impl<'a> Lane<'a> {
         Ok(answers.pop().unwrap_or_default())
     }
 
+    /// Sends one command and what is to be asked after it, in one write.
+    pub(super) async fn send_then(&self, command: &Cmd, then: &Cmd) -> Result<[Value; 2], Failure> {
+        let mut commands = Pipeline::with_capacity(3);
+        if self.asking {
+            commands.cmd("ASKING");
+        }
+        commands.add_command(command.clone()).add_command(then.clone());
+        let mut answers = self.connection.send_all(&commands).await?;
+        let then = answers.pop().unwrap_or_default();
+        Ok([answers.pop().unwrap_or_default(), then])
+    }
+
     /// Sends several commands in one write and reads all answers.
     pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         self.connection.send_all(commands).await

@@ -4,8 +4,8 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        Arc, Weak,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -16,22 +16,16 @@ use tokio::{
     time::{sleep_until, timeout},
 };
 
-#[cfg(feature = "redis-cluster")]
-use super::cluster::Member;
 use super::{
     adapter::RedisTrouble,
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
-    guard::{Guard, Uneasy},
-    info::Info,
+    known::Known,
     origin::{Origin, explain},
-    preflight::{Accepted, Findings, Level, Preflight, inspect},
     pulse,
+    side::Side,
 };
-use crate::{
-    store::{StoreError, StoreErrorKind},
-    telemetry,
-};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// The whole of an attempt to connect: name, TCP, log-in and the first word about the time.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -44,31 +38,18 @@ const TIMEOUTS_IN_A_ROW: u32 = 3;
 
 /// Where the connection is found.
 pub(super) struct Link {
-    origin: Origin,
+    origin: Arc<Origin>,
     address: String,
     status: watch::Sender<Status>,
     generations: AtomicU64,
     /// Attempts and connections since the last answer that came to nothing.
     failures: AtomicU32,
     breaker: Breaker,
-    fitness: Mutex<Fitness>,
-    /// Which server the records are trusted to.
-    identity: Mutex<Option<String>>,
-    /// Another one than before has them now.
-    pub(super) changed: Uneasy,
-    guards: Mutex<Vec<Weak<Guard>>>,
-    /// The server may have lost what this process has there, and has not been told it again.
-    to_be_written: AtomicBool,
-    #[cfg(feature = "redis-cluster")]
-    member: std::sync::OnceLock<Member>,
-}
-
-/// What is thought of the server.
-#[derive(Default)]
-struct Fitness {
-    accepted: Accepted,
-    /// What was last told of it.
-    told: Vec<(&'static str, Level)>,
+    /// Shared with the links that have connections of their own to the same server.
+    pub(super) known: Arc<Known>,
+    side: Side,
+    /// It is one of those.
+    is_side: bool,
 }
 
 enum Status {
@@ -93,6 +74,11 @@ pub(super) struct Lent<'a> {
 
 impl Link {
     pub(super) fn new(origin: Origin, address: String) -> Arc<Self> {
+        let known = Arc::new(Known::new(address.clone()));
+        Self::with(Arc::new(origin), address, known, false)
+    }
+
+    fn with(origin: Arc<Origin>, address: String, known: Arc<Known>, is_side: bool) -> Arc<Self> {
         Arc::new(Self {
             origin,
             address,
@@ -100,136 +86,30 @@ impl Link {
             generations: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             breaker: Breaker::new(),
-            fitness: Mutex::default(),
-            identity: Mutex::default(),
-            changed: Uneasy::default(),
-            guards: Mutex::default(),
-            to_be_written: AtomicBool::new(false),
-            #[cfg(feature = "redis-cluster")]
-            member: std::sync::OnceLock::new(),
+            known,
+            side: Side::new(),
+            is_side,
         })
     }
 
-    fn fitness(&self) -> MutexGuard<'_, Fitness> {
-        // Nothing under the lock can leave it half changed.
-        self.fitness.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the connection is the program's own.
+    pub(super) fn is_given(&self) -> bool {
+        matches!(*self.origin, Origin::Given(_))
     }
 
-    /// The records that are behind it.
-    pub(super) fn guards(&self) -> Vec<Arc<Guard>> {
-        let guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        guards.iter().filter_map(Weak::upgrade).collect()
+    /// Another connection to the same server.
+    pub(super) fn beside(&self) -> Arc<Self> {
+        Self::with(self.origin.clone(), self.address.clone(), self.known.clone(), true)
     }
 
-    /// Looks after the records of one more prefix.
-    pub(super) fn look_after(&self, guard: &Arc<Guard>) {
-        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        guards.retain(|guard| guard.strong_count() > 0);
-        guards.push(Arc::downgrade(guard));
+    /// The connections that are not shared.
+    pub(super) fn side(&self) -> &Side {
+        &self.side
     }
 
-    /// The server says which it is. Another one than before may not have what that one was told.
-    pub(super) fn met(&self, identity: &str) {
-        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_deref() == Some(identity) {
-            return;
-        }
-        let before = known.replace(identity.to_owned());
-        drop(known);
-        if before.is_some() {
-            self.has_changed();
-        }
-    }
-
-    fn has_changed(&self) {
-        self.changed.begin();
-        self.write_again();
-        telemetry::server_changed(&self.address);
-    }
-
-    /// The server may have lost what this process has there.
-    pub(super) fn write_again(&self) {
-        self.to_be_written.store(true, Relaxed);
-    }
-
-    pub(super) fn is_to_be_written(&self) -> bool {
-        self.to_be_written.load(Relaxed)
-    }
-
-    pub(super) fn was_written(&self) {
-        self.to_be_written.store(false, Relaxed);
-    }
-
-    /// It is a node of a cluster.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn in_cluster(&self, member: Member) {
-        // Said once, by whoever has made the link.
-        let _ = self.member.set(member);
-    }
-
-    /// Whether a record of this name is on this server.
-    pub(super) fn owns(&self, name: &str) -> bool {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(member) = self.member.get() {
-            return member.owns(name);
-        }
-        // Only a cluster needs it.
-        let _ = name;
-        true
-    }
-
-    /// What the server of a new connection says about itself, before anything can be claimed over it.
-    fn greeted(&self, info: Option<&Info>) {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(member) = self.member.get() {
-            let is_new = self.trusted().is_none();
-            if member.succeeds(info) && is_new && !self.changed.has_begun() {
-                self.has_changed();
-            }
-        }
-        if let Some(identity) = info.and_then(Info::identity) {
-            self.met(&identity);
-        }
-    }
-
-    /// Which server the records are trusted to, if it says so.
-    pub(super) fn trusted(&self) -> Option<String> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes what is accepted of the server.
-    pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
-        change(&mut self.fitness().accepted);
-    }
-
-    pub(super) fn accepted(&self) -> Accepted {
-        self.fitness().accepted.clone()
-    }
-
-    /// Whether it is a node of a cluster, as far as the program knows.
-    pub(super) fn is_in_cluster(&self) -> bool {
-        #[cfg(feature = "redis-cluster")]
-        return self.member.get().is_some();
-        #[cfg(not(feature = "redis-cluster"))]
-        false
-    }
-
-    /// How many of the slots of its cluster have a primary.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn covered(&self) -> Option<usize> {
-        self.member.get().map(Member::covered)
-    }
-
-    /// Tells what is wrong with the server of a new connection, unless that was told before.
-    pub(super) fn tell_fitness(&self, connection: &Connection) {
-        let mut findings = Findings::about(&self.address);
-        inspect(&mut findings, connection.info(), self.is_in_cluster(), &self.accepted());
-        let report = Preflight::new(findings.into_vec());
-        let gist = report.gist();
-        let told = std::mem::replace(&mut self.fitness().told, gist.clone());
-        if told != gist {
-            telemetry::preflight(&self.address, &report, report.is_passed());
-        }
+    /// Whether it is one of those.
+    pub(super) fn is_side(&self) -> bool {
+        self.is_side
     }
 
     /// Host and port, without name and password.
@@ -465,7 +345,7 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
-        self.greeted(connection.info());
+        self.known.greeted(connection.info());
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);

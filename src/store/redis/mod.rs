@@ -11,6 +11,7 @@ mod command;
 mod connection;
 mod guard;
 mod info;
+mod known;
 mod lane;
 mod link;
 mod origin;
@@ -25,10 +26,12 @@ mod script;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod servers;
+mod side;
 #[cfg(feature = "redis-cluster")]
 mod slot;
 mod tls;
 mod transitions;
+mod wait;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -40,7 +43,7 @@ pub use self::{
     preflight::{Finding, Level, Preflight},
     servers::RedisServers,
 };
-use self::{call::Failure, guard::Guard, link::Link, origin::Origin, reach::Reach};
+use self::{call::Failure, guard::Guard, link::Link, origin::Origin, reach::Reach, wait::Wait};
 use super::StoreError;
 
 /// Records in Redis (6.2 or newer) or Valkey, shared by all processes that use the same server and
@@ -79,6 +82,7 @@ pub struct RedisStore {
     call_within: Duration,
     /// Each claim asks which server it is.
     behind_proxy: bool,
+    wait: Option<Wait>,
 }
 
 impl RedisStore {
@@ -129,7 +133,13 @@ impl RedisStore {
     fn from(reach: Reach) -> Self {
         let guard = Guard::new("idempotency:".into());
         reach.look_after(&guard);
-        Self { reach, guard, call_within: Duration::from_millis(500), behind_proxy: false }
+        Self {
+            reach,
+            guard,
+            call_within: Duration::from_millis(500),
+            behind_proxy: false,
+            wait: None,
+        }
     }
 
     /// What every key starts with, before a colon; `idempotency` if it is not set. Two applications
@@ -175,6 +185,34 @@ impl RedisStore {
     pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
         let accept = again::Accept(&self.guard);
         self.reach.call("canary", self.guard.prefix(), self.call_within, &accept).await
+    }
+
+    /// A claim counts only when so many replicas have it, which may take so long: half of
+    /// [`call_within`](Self::call_within) at most. One that too few have in that time is asked for again
+    /// while there is time for a claim, then refused (503) and called off. Default: none are waited for,
+    /// and the last grants before a failover may be lost with the primary.
+    ///
+    /// It takes a claim a way to the slowest of these replicas and back. `WAIT` holds up whatever comes
+    /// behind it on a connection: such claims have connections of their own, sixteen at most to a server.
+    /// The user needs the right to `+wait`.
+    ///
+    /// A replica that has a claim keeps it from being lost with the primary; it is no consensus, and a
+    /// failover may still choose another one: see `docs/redis.md`.
+    ///
+    /// # Panics
+    ///
+    /// When `replicas` is 0, and for a store [`over`](Self::over) a connection of the program's own.
+    #[must_use]
+    pub fn wait_for_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        assert!(replicas > 0, "to wait for no replica is not to wait: leave wait_for_replicas out");
+        assert!(
+            !self.reach.is_given(),
+            "wait_for_replicas needs connections of its own, and RedisStore::over has the program's: \
+             give the URL to RedisStore::connect"
+        );
+        self.reach.accept(|accepted| accepted.wait_for = replicas);
+        self.wait = Some(Wait { replicas, within });
+        self
     }
 
     /// Each claim asks which server it is, for an address that a proxy stands behind, which may lead to

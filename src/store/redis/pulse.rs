@@ -28,10 +28,12 @@ pub(super) async fn watch(
 ) {
     for look in 0.. {
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
-        again::attend(Lane::new(&link, &connection, false), look % CANARY_EACH == 0).await;
+        if !link.is_side() {
+            again::attend(Lane::new(&link, &connection, false), look % CANARY_EACH == 0).await;
+        }
         // Not at once: until then the program may say what it accepts.
-        if look == 1 {
-            link.tell_fitness(&connection);
+        if look == 1 && !link.is_side() {
+            link.known.tell_fitness(connection.info());
         }
         beat(&link, &connection).await;
         #[cfg(feature = "redis-sentinel")]

@@ -33,7 +33,7 @@ impl Reach {
     /// Looks after the records of one more prefix.
     pub(super) fn look_after(&self, guard: &Arc<Guard>) {
         match self {
-            Self::One(link) => link.look_after(guard),
+            Self::One(link) => link.known.look_after(guard),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.look_after(guard),
         }
@@ -42,7 +42,7 @@ impl Reach {
     /// Changes what is accepted of the servers.
     pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
         match self {
-            Self::One(link) => link.accept(change),
+            Self::One(link) => link.known.accept(change),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.accept(change),
         }
@@ -66,6 +66,15 @@ impl Reach {
             Self::One(link) => Ok(vec![link.clone()]),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(cluster) => cluster.connect().await,
+        }
+    }
+
+    /// Whether the connection is the program's own.
+    pub(super) fn is_given(&self) -> bool {
+        match self {
+            Self::One(link) => link.is_given(),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => false,
         }
     }
 

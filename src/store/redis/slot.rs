@@ -1,4 +1,6 @@
-//! Which slot of a cluster a key is in.
+//! Which slot of a cluster a key is in, and whose it is.
+
+use super::origin::Place;
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
@@ -39,6 +41,72 @@ const TABLE: [u16; 256] = {
     table
 };
 
+/// Whose the slots are, as far as that is known.
+#[derive(Default)]
+pub(super) struct Slots {
+    /// The primary of each slot, by its number in `nodes`; empty before anything is known.
+    owners: Vec<Option<u16>>,
+    nodes: Vec<Place>,
+}
+
+impl Slots {
+    /// The primary of a slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<&Place> {
+        let node = (*self.owners.get(usize::from(slot))?)?;
+        self.nodes.get(usize::from(node))
+    }
+
+    /// One slot is another's now.
+    pub(super) fn set(&mut self, slot: u16, to: Place) {
+        let node = self.number(to);
+        if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
+            *owner = Some(node);
+        }
+    }
+
+    fn number(&mut self, place: Place) -> u16 {
+        let known = self.nodes.iter().position(|node| *node == place);
+        let number = known.unwrap_or_else(|| {
+            self.nodes.push(place);
+            self.nodes.len() - 1
+        });
+        // A cluster has a thousand nodes at most; one that names more is no cluster.
+        u16::try_from(number).unwrap_or(u16::MAX)
+    }
+
+    /// All slots anew.
+    pub(super) fn replace(&mut self, owners: Vec<(u16, u16, Place)>) {
+        self.owners = vec![None; usize::from(SLOTS)];
+        self.nodes.clear();
+        for (first, last, place) in owners {
+            let node = self.number(place);
+            self.owners[usize::from(first)..=usize::from(last)].fill(Some(node));
+        }
+    }
+
+    /// The nodes that have slots, or had when all were last told.
+    pub(super) fn nodes(&self) -> &[Place] {
+        &self.nodes
+    }
+
+    /// How many slots have a primary.
+    pub(super) fn covered(&self) -> usize {
+        self.owners.iter().flatten().count()
+    }
+
+    /// The primaries in the order of their first slots.
+    pub(super) fn in_order(&self) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::new();
+        for node in self.owners.iter().flatten() {
+            let place = &self.nodes[usize::from(*node)];
+            if !places.contains(place) {
+                places.push(place.clone());
+            }
+        }
+        places
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +124,19 @@ mod tests {
         assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
         assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
         assert_eq!(slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+    }
+
+    #[test]
+    fn one_slot_that_moved_is_another_nodes_and_the_rest_stays() {
+        let place = |port| Place::Tcp("n".into(), port);
+        let mut map = Slots::default();
+        assert_eq!(map.owner(0), None);
+        map.replace(vec![(0, 8191, place(1)), (8192, 16_383, place(2))]);
+        assert_eq!((map.owner(8191), map.owner(8192)), (Some(&place(1)), Some(&place(2))));
+        map.set(8191, place(3));
+        assert_eq!((map.owner(8190), map.owner(8191)), (Some(&place(1)), Some(&place(3))));
+        assert_eq!(map.in_order(), [place(1), place(3), place(2)]);
+        map.replace(vec![(0, 100, place(2))]);
+        assert_eq!((map.owner(100), map.owner(101)), (Some(&place(2)), None));
     }
 }

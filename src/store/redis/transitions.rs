@@ -89,7 +89,7 @@ impl RedisStore {
         mut claim: Claim,
         asked: Instant,
     ) -> Result<Claimed, Failure> {
-        let gate = self.guard.gate(&lane.link.changed, &claim);
+        let gate = self.guard.gate(&lane.link.known.changed, &claim);
         gate.narrow(&mut claim);
         let not_after = if claim.is_look() {
             command::LOOK
@@ -102,14 +102,23 @@ impl RedisStore {
             lane.connection.server_ms() + command::ms(left)
         };
         let trusted = match self.behind_proxy {
-            true => lane.link.trusted().unwrap_or("*".into()),
+            true => lane.link.known.trusted().unwrap_or("*".into()),
             false => String::new(),
         };
         let command = command::claim(&self.name(&claim.key), &claim, not_after, &trusted);
         let claimed = match &claim.alias {
-            Some(alias) => self.bind_and_claim(lane, &claim, alias, command).await?,
+            Some(alias) => {
+                let claimed = self.bind_and_claim(lane, &claim, alias, command).await?;
+                if let (Some(wait), Claimed::Granted(_)) = (self.wait, &claimed) {
+                    wait.after(lane, self.call_within).await?;
+                }
+                claimed
+            }
             None => {
-                let reply = lane.run(&script::CLAIM, &command).await?;
+                let reply = match self.wait.filter(|_| !claim.is_look()) {
+                    Some(wait) => wait.claim(lane, &command, self.call_within).await?,
+                    None => lane.run(&script::CLAIM, &command).await?,
+                };
                 self.claimed(lane, &claim, reply)?
             }
         };
@@ -124,7 +133,7 @@ impl RedisStore {
         if self.behind_proxy
             && let Some(identity) = reply.identity()
         {
-            lane.link.met(identity);
+            lane.link.known.met(identity);
         }
         if reply.letter == b'E' {
             return Err(guard::changed(claim.lease / 3).into());
@@ -215,6 +224,10 @@ struct Claiming<'a> {
 
 impl Ask for Claiming<'_> {
     type Answer = Claimed;
+
+    fn blocks(&self) -> bool {
+        self.store.wait.is_some() && !self.claim.is_look()
+    }
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Claimed, Failure> {
         self.store.claim_on(lane, self.claim.clone(), self.asked).await

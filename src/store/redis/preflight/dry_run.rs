@@ -44,7 +44,7 @@ fn key_on(store: &RedisStore, link: &Link) -> RecordKey {
     for _ in 0..KEYS_TRIED {
         let halves = [ClaimToken::random(), ClaimToken::random()].map(|half| *half.as_bytes());
         key.copy_from_slice(halves.as_flattened());
-        if link.owns(&command::name(store.guard.prefix(), &RecordKey::from_bytes(key))) {
+        if link.known.owns(&command::name(store.guard.prefix(), &RecordKey::from_bytes(key))) {
             break;
         }
     }

@@ -220,6 +220,13 @@ fn replicas(findings: &mut Findings<'_>, info: &Info, accepted: &Accepted) {
             "not told: with a failover min-replicas-to-write must be 1 or more",
         );
     };
+    if replicas < u64::from(accepted.wait_for) {
+        let detail = format!(
+            "{replicas}, and RedisStore::wait_for_replicas({}) refuses every claim: add replicas",
+            accepted.wait_for
+        );
+        findings.add("replicas", Level::Error, detail);
+    }
     // The field is there only where min-replicas-to-write is set.
     match (replicas, info.number("min_slaves_good_slaves")) {
         (_, Some(0)) => findings.add(

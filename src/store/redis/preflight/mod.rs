@@ -55,6 +55,8 @@ pub enum Level {
 pub(super) struct Accepted {
     pub(super) eviction: Option<String>,
     pub(super) unguarded_failover: bool,
+    /// So many replicas are to have each claim.
+    pub(super) wait_for: u32,
     /// The shortest lease after which something is taken over.
     pub(super) takeover: Option<Duration>,
 }

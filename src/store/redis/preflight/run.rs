@@ -89,7 +89,7 @@ impl RedisStore {
 
     /// The findings about one server.
     async fn look_at(&self, link: &Arc<Link>) -> Vec<Finding> {
-        let accepted = link.accepted();
+        let accepted = link.known.accepted();
         let mut findings = Findings::about(link.address());
         let within = self.call_within.max(CONNECT_WITHIN);
         let asked = Instant::now();
@@ -99,10 +99,10 @@ impl RedisStore {
             Ok((now_ms, took, info, setting)) => {
                 let detail = format!("answered within {} ms", asked.elapsed().as_millis());
                 findings.add("connection", Level::Fine, detail);
-                inspect(&mut findings, info.as_ref(), link.is_in_cluster(), &accepted);
+                inspect(&mut findings, info.as_ref(), link.known.is_in_cluster(), &accepted);
                 fsync(&mut findings, info.as_ref(), setting);
                 #[cfg(feature = "redis-cluster")]
-                slots(&mut findings, link.covered());
+                slots(&mut findings, link.known.covered());
                 dry_run(&mut findings, self, link).await;
                 clock(&mut findings, now_ms, took, &accepted);
             }
