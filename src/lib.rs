@@ -91,8 +91,11 @@
 //! * [`Source`] and [`Field`]: where an identity stands, and what must be the same when it comes again.
 //! * [`sender`]: policies that know the sender of a notification.
 //! * [`Operation`] and [`Outcome`]: what a handler can ask and say.
+//! * [`Idempotent`]: the same for work that is not HTTP.
+//! * `client`: the caller's side.
 //! * [`Refusal`] and [`problems`]: what clients are told, and what they can do.
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
+//! * [`Tokens`] and [`Policy::token`]: one-time tokens, for callers that can be made to ask first.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
 //! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
 //!
@@ -103,6 +106,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
+//! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `redis-cluster` | a cluster of Redis or Valkey, its slots followed by the store itself |
 //! | `redis-sentinel` | a primary that sentinels name, followed through failovers |
@@ -118,8 +122,11 @@
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "serde")]
 mod config;
+pub mod execute;
 mod fingerprint;
 mod future;
 mod identity;
@@ -140,6 +147,8 @@ pub mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
+pub mod token;
+
 mod usage;
 mod verify;
 
@@ -148,6 +157,7 @@ pub use axum::OperationMissing;
 pub use body::{RequestBody, ResponseBody};
 #[cfg(feature = "serde")]
 pub use config::{Registry, RulesConfig};
+pub use execute::Idempotent;
 pub use fingerprint::{BodyPart, Field, FieldValue};
 pub use future::ResponseFuture;
 pub use identity::{
@@ -162,7 +172,7 @@ pub use operation::{Drained, Handled, Operation};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,
-    RecordKey, State, UnreadableAnswer,
+    RecordKey, State, UnreadableAnswer, ValueError,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use rule::{Rule, RuleError, Rules};
@@ -170,6 +180,7 @@ pub use service::Idempotency;
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store, StoreError};
+pub use token::{Issuance, IssueError, IssueErrorKind, TokenRequest, Tokens};
 pub use verify::{Deciphered, Delivery, Verified, Verify};
 
 // The README's examples are compiled and run with the others.

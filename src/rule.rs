@@ -115,9 +115,26 @@ impl Rule {
         self.all_methods().contains(method)
     }
 
+    /// Why this rule is for no job, and the mend.
+    pub(crate) fn is_for_jobs(&self) -> Result<(), RuleError> {
+        let wrong = if !self.policy.job {
+            "its policy is for requests, and Idempotent runs jobs; make it with Policy::job()"
+        } else if self.path.is_some() || self.methods.is_some() {
+            "a job has neither path nor method; leave out .path(..) and .methods(..)"
+        } else {
+            return Ok(());
+        };
+        Err(RuleError::new(format!("rule {:?}: {wrong}", self.name)))
+    }
+
     /// Why no request could be this rule's, and the mend: such a rule would protect nothing, and
     /// nobody would be told so.
     fn can_match(&self) -> Result<(), String> {
+        if self.policy.job {
+            return Err("its policy is a job's, for Idempotent; requests have Policy::api or \
+                        Policy::webhook"
+                .to_owned());
+        }
         if self.all_methods().is_empty() {
             return Err("it has no method, so that it is for no request; name one, or leave out \
                         .methods(..)"

@@ -12,7 +12,7 @@ use crate::{
     ledger::LedgerError,
     operation::Subject,
     operations::Found,
-    record::{Fence, Grant, RecordKey, State, Unreadable},
+    record::{Fence, Grant, RecordKey, State, Unreadable, ValueError},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     store::{AbandonedRecord, StoreError, Written},
@@ -231,6 +231,18 @@ pub(crate) fn body_not_stored(grant: &Grant, error: &dyn fmt::Display) {
     );
 }
 
+/// The value of a job could not be written.
+pub(crate) fn value_not_stored(subject: &Subject, error: &ValueError) {
+    warn!(
+        rule = subject.rule.name(),
+        key = subject.record.digest(),
+        %error,
+        "value not stored: what a job came to is nothing that can be stored, so it is only remembered \
+         that it was executed; whoever comes later is told that it is done, and not with what: give \
+         it another type"
+    );
+}
+
 /// The store had lost a record that its owner wrote again.
 pub(crate) fn data_lost(grant: &Grant, doing: &'static str) {
     if grant.fence == Fence::NONE {
@@ -360,6 +372,31 @@ pub(crate) fn store_back(address: &str, away: Duration) {
     info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
 }
 
+/// A one-time token was given out, a new one or the one that was outstanding, or withheld.
+pub(crate) fn token_issued(rule: &str, key: &RecordKey, new: bool, given: bool) {
+    let key = key.digest();
+    if given {
+        debug!(rule, key, new, "token issued: a one-time token was given out");
+    } else {
+        debug!(
+            rule,
+            key,
+            "token withheld: somebody asked for a one-time token that is outstanding and bound to \
+             somebody else, or to something else"
+        );
+    }
+}
+
+/// No one-time token could be issued.
+pub(crate) fn token_not_issued(rule: &str, key: &RecordKey, error: &StoreError) {
+    warn!(
+        rule,
+        key = key.digest(),
+        %error,
+        "token not issued: the store cannot be asked for a one-time token: mend the store"
+    );
+}
+
 /// What is stored cannot be read.
 pub(crate) fn record_unreadable(key: &RecordKey, why: &str) {
     error!(
@@ -392,5 +429,16 @@ pub(crate) fn late_given_up(key: &RecordKey, what: &'static str) {
         what,
         "late write given up: it could not be brought to the store for as long as the record is \
          held: its key may be found abandoned: settle it"
+    );
+}
+
+/// An outgoing request is about to be sent again.
+#[cfg(feature = "client")]
+pub(crate) fn sent_again(sent: u32, status: Option<http::StatusCode>, pause: Duration) {
+    debug!(
+        sent,
+        status = status.map(|status| status.as_u16()),
+        pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
+        "sent again: a request with a key ended in an error, or with a status that says to come again"
     );
 }

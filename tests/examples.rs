@@ -1,8 +1,12 @@
 //! The examples as a newcomer runs them: as processes, judged by what they print and answer.
 #![cfg(unix)]
 
+#[path = "examples/client.rs"]
+mod client;
 #[path = "../examples/fulfillment/notification.rs"]
 mod notification;
+#[path = "examples/stream_worker.rs"]
+mod stream_worker;
 
 use std::{
     net::SocketAddr,
@@ -293,6 +297,104 @@ async fn the_axum_app_takes_an_order_once_and_stops_on_sigterm() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let (_, _, next) = app.client.post("/orders", "\"order-2\"", "2 pizzas").await;
     assert_eq!(next, "order 2: 2 pizzas\n");
+    app.stop(Signal::SIGTERM);
+}
+
+/// Asks for a payment token.
+async fn ask_for_token(client: Client, order: &str, user: &str) -> Answer {
+    let request = Request::post(format!("/orders/{order}/payment-token")).header("X-User", user);
+    client.send(request, String::new()).await
+}
+
+/// Pays with this token, or without one.
+async fn pay_with(client: Client, order: &str, user: &str, token: &str, amount: &str) -> Answer {
+    let mut request = Request::post(format!("/orders/{order}/payment")).header("X-User", user);
+    if !token.is_empty() {
+        request = request.header("X-Once-Token", token);
+    }
+    client.send(request, amount.to_owned()).await
+}
+
+#[tokio::test]
+async fn a_payment_needs_a_token_and_two_clicks_on_two_processes_pay_once() {
+    let redis = RedisServer::start().await;
+    let [one, other] =
+        [0, 1].map(|_| Served::start("one_time_token", &["127.0.0.1:0", &redis.url()]));
+    let (clients, order) = ([one.client, other.client], "O-1");
+    let (status, headers, token) = ask_for_token(one.client, order, "ann").await;
+    assert_eq!(
+        (status, headers["cache-control"].as_bytes()),
+        (StatusCode::CREATED, &b"no-store"[..])
+    );
+    assert_eq!(headers["x-expires-in"], "600");
+    // The same one again, in another process, and not to somebody else.
+    let (status, headers, again) = ask_for_token(other.client, order, "ann").await;
+    assert_eq!((status, &again), (StatusCode::CREATED, &token));
+    assert!(headers["x-expires-in"].to_str().unwrap().parse::<u64>().unwrap() <= 600);
+    let (status, _, said) = ask_for_token(other.client, order, "bob").await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(!said.contains(&token), "{said}");
+
+    let (status, _, said) = pay_with(one.client, order, "ann", "", "960").await;
+    assert_eq!(status, StatusCode::PRECONDITION_REQUIRED);
+    assert!(said.contains("POST /orders/{order}/payment-token"), "{said}");
+    for (order, user, token) in
+        [(order, "bob", &*token), ("O-2", "ann", &token), (order, "ann", "AAAAAAAAAAAAAAAAAAAAAA")]
+    {
+        let (status, _, said) = pay_with(one.client, order, user, token, "960").await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{said}");
+    }
+
+    let clicks = clicks(clients, order, &token).await;
+    assert!(clicks[0].2.starts_with("receipt ") && clicks[0].2.ends_with(": 960 for order O-1\n"));
+    assert!(
+        clicks
+            .iter()
+            .all(|(status, _, receipt)| { *status == StatusCode::OK && *receipt == clicks[0].2 })
+    );
+    assert_eq!(clicks.iter().filter(|(_, headers, _)| !is_replay(headers)).count(), 1);
+    let (status, _, _) = pay_with(one.client, order, "ann", &token, "9600").await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let (status, _, said) = ask_for_token(one.client, order, "ann").await;
+    assert_eq!((status, &*said), (StatusCode::CONFLICT, "this is done already"));
+
+    let (_, _, outstanding) = ask_for_token(one.client, "O-3", "ann").await;
+    redis.command(&["FLUSHALL"]).await;
+    let (status, _, _) = pay_with(one.client, "O-3", "ann", &outstanding, "960").await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "what Redis has lost is not let through");
+    one.stop(Signal::SIGTERM);
+    other.stop(Signal::SIGINT);
+}
+
+/// Twenty clicks at once, on both.
+async fn clicks(clients: [Client; 2], order: &'static str, token: &str) -> Vec<Answer> {
+    let mut clicks = tokio::task::JoinSet::new();
+    for place in 0..20 {
+        let (client, token) = (clients[place % 2], token.to_owned());
+        clicks.spawn(async move { pay_with(client, order, "ann", &token, "960").await });
+    }
+    clicks.join_all().await
+}
+
+#[tokio::test]
+async fn whoever_asks_for_tokens_without_end_is_told_to_stop() {
+    let app = Served::start("one_time_token", &["127.0.0.1:0"]);
+    let mut asking = tokio::task::JoinSet::new();
+    for number in 0..400 {
+        let client = app.client;
+        asking.spawn(async move { ask_for_token(client, &format!("O-{number}"), "ann").await.0 });
+    }
+    let mut issued = 0;
+    let mut refused = 0;
+    for status in asking.join_all().await {
+        match status {
+            StatusCode::CREATED => issued += 1,
+            StatusCode::TOO_MANY_REQUESTS => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert!(issued >= 50 && refused >= 1, "{issued} issued, {refused} refused");
+    // What was issued before is good all the same.
     app.stop(Signal::SIGTERM);
 }
 

@@ -3,12 +3,13 @@
 use std::{fmt, marker::PhantomData};
 
 use sqlx::Transaction;
-use tower_idempotency::Answer;
+use tower_idempotency::{Answer, Operation};
 
 use crate::{
-    dialect::{Dialect, sql},
+    dialect::Dialect,
     error::{Error, Kind},
-    stored::lines,
+    stored,
+    table::depth,
 };
 
 /// What [`DedupTable::enter`](crate::DedupTable::enter) found.
@@ -18,8 +19,9 @@ pub enum Entry<DB> {
     New(DedupRow<DB>),
     /// It was done, and this was answered. Answer so, and drop the transaction.
     Done(Answer),
-    /// This delivery id belongs to an operation with another business key. Nothing may be done; the
-    /// layer answers 422 in such a case.
+    /// This delivery id belongs to an operation with another business key. Nothing may be done. Answer
+    /// what the policy releases, such as 409 or `Outcome::Release` with the layer's own 422: kept, the
+    /// answer would need a row under this delivery id, and there is one already.
     Mismatch,
 }
 
@@ -28,12 +30,13 @@ pub enum Entry<DB> {
 pub struct DedupRow<DB> {
     table: &'static str,
     id: i64,
+    operation: Operation,
     database: PhantomData<fn() -> DB>,
 }
 
 impl<DB: Dialect> DedupRow<DB> {
-    pub(crate) fn new(table: &'static str, id: i64) -> Self {
-        Self { table, id, database: PhantomData }
+    pub(crate) fn new(table: &'static str, id: i64, operation: Operation) -> Self {
+        Self { table, id, operation, database: PhantomData }
     }
 
     /// Writes the answer into the row and commits the transaction: what the handler did, the row and
@@ -55,21 +58,15 @@ impl<DB: Dialect> DedupRow<DB> {
         mut tx: Transaction<'_, DB>,
         answer: Answer,
     ) -> Result<Answer, Error> {
-        let columns = (
-            self.id,
-            None,
-            Some(i32::from(answer.status().as_u16())),
-            Some(lines(answer.headers())),
-            answer.body().map(|body| body.to_vec()),
-            answer.trailers().map(lines),
-        );
-        let write = "UPDATE {table} SET status = ?, headers = ?, body = ?, trailers = ? \
-             WHERE id = ? AND status IS NULL";
-        let written = DB::write(&mut tx, sql::<DB>(write, self.table), columns).await;
-        if written.map_err(Error::database::<DB>)? != 1 {
+        if !stored::write::<DB>(&mut tx, self.table, self.id, &answer).await? {
             return Err(Error::new(Kind::RowGone { table: self.table, id: self.id }));
         }
+        // A savepoint's end commits nothing yet: then the layer looks for itself.
+        let outermost = depth::<DB>(&tx) == 1;
         tx.commit().await.map_err(Error::database::<DB>)?;
+        if outermost {
+            self.operation.left_row(&answer);
+        }
         Ok(answer)
     }
 

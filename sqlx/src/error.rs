@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Unanswered { table: &'static str, id: i64 },
     Unreadable { table: &'static str, id: i64, what: String },
     TooLong { what: &'static str, length: usize, at_most: usize },
-    Inexact,
+    Foreign { table: &'static str },
     RowGone { table: &'static str, id: i64 },
     UnknownState { table: &'static str, column: &'static str, found: String },
     ManyRows { table: &'static str, id_column: &'static str, rows: u64 },
@@ -73,10 +73,9 @@ impl fmt::Display for Error {
             Kind::TooLong { what, length, at_most } => {
                 write!(f, "the {what} has {length} bytes; a row holds {at_most} at most")
             }
-            Kind::Inexact => f.write_str(
-                "the identity is no UTF-8 and only known as a text with replacements, which may \
-                 be another operation's too",
-            ),
+            Kind::Foreign { table } => {
+                write!(f, "the row of this delivery id in {table} is for another business key")
+            }
             Kind::RowGone { table, id } => write!(
                 f,
                 "row {id} of {table} is not open in this transaction: commit it with the \

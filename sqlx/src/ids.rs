@@ -1,6 +1,6 @@
 //! What identifies a row: the plain identity under an explicit scope.
 
-use tower_idempotency::{Abandoned, IDENTITY_BYTES_AT_MOST, Operation};
+use tower_idempotency::{IDENTITY_BYTES_AT_MOST, LedgerEntry, Operation};
 
 use crate::error::{Error, Kind};
 
@@ -28,26 +28,14 @@ impl<'a> Ids<'a> {
         Self { rule, scope: operation.scope_bytes(), business_key, delivery_id }.checked()
     }
 
-    /// The same of an abandoned operation, whose identities are only known as texts.
-    pub(crate) fn of_abandoned(
-        rule: Option<&'a str>,
-        abandoned: &'a Abandoned,
-    ) -> Result<Self, Error> {
-        let (business_key, delivery_id) = match &abandoned.delivery_id {
-            Some(delivery_id) => (Some(abandoned.key.as_str()), delivery_id.as_str()),
-            None => (None, abandoned.key.as_str()),
+    /// The same of an operation that somebody else names.
+    pub(crate) fn of_entry(rule: Option<&'a str>, entry: &'a LedgerEntry) -> Result<Self, Error> {
+        let (business_key, delivery_id) = match &entry.delivery_id {
+            Some(delivery_id) => (Some(&entry.key[..]), &delivery_id[..]),
+            None => (None, &entry.key[..]),
         };
-        let texts = [Some(abandoned.scope.as_str()), business_key, Some(delivery_id)];
-        if texts.into_iter().flatten().any(|text| text.contains(char::REPLACEMENT_CHARACTER)) {
-            return Err(Error::new(Kind::Inexact));
-        }
-        Self {
-            rule: rule.unwrap_or(&abandoned.rule).as_bytes(),
-            scope: abandoned.scope.as_bytes(),
-            business_key: business_key.map(str::as_bytes),
-            delivery_id: delivery_id.as_bytes(),
-        }
-        .checked()
+        let rule = rule.unwrap_or(&entry.rule).as_bytes();
+        Self { rule, scope: &entry.scope, business_key, delivery_id }.checked()
     }
 
     /// MySQL outside of its strict mode would cut what is too long, and make two identities one.

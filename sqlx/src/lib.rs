@@ -25,6 +25,7 @@ mod dialect;
 mod entry;
 mod error;
 mod ids;
+mod ledger;
 mod name;
 mod states;
 mod stored;
@@ -34,6 +35,7 @@ pub use column::{Asked, Moved, StateColumn};
 pub use dialect::Dialect;
 pub use entry::{DedupRow, Entry};
 pub use error::Error;
+pub use ledger::DedupLedger;
 pub use states::{Move, States};
 #[doc(hidden)]
 pub use states::{check_states, draw_states, names_differ};

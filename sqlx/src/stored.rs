@@ -3,7 +3,10 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tower_idempotency::Answer;
 
-use crate::error::{Error, Kind};
+use crate::{
+    dialect::{Dialect, sql},
+    error::{Error, Kind},
+};
 
 /// `id, business_key, status, headers, body, trailers`.
 pub(crate) type Columns =
@@ -37,8 +40,37 @@ pub(crate) fn answer(table: &'static str, columns: Columns) -> Result<Answer, Er
     Ok(answer)
 }
 
+/// Whether a row with these columns has no answer.
+pub(crate) fn is_unanswered(columns: &Columns) -> bool {
+    columns.2.is_none()
+}
+
+/// Writes an answer into a row that has none; whether there was such a row.
+pub(crate) async fn write<DB: Dialect>(
+    on: &mut DB::Connection,
+    table: &'static str,
+    id: i64,
+    answer: &Answer,
+) -> Result<bool, Error> {
+    let write = "UPDATE {table} SET status = ?, headers = ?, body = ?, trailers = ? \
+         WHERE id = ? AND status IS NULL";
+    let written = DB::write(on, sql::<DB>(write, table), columns(id, answer)).await;
+    Ok(written.map_err(Error::database::<DB>)? == 1)
+}
+
+fn columns(id: i64, answer: &Answer) -> Columns {
+    (
+        id,
+        None,
+        Some(answer.status().as_u16().into()),
+        Some(lines(answer.headers())),
+        answer.body().map(|body| body.to_vec()),
+        answer.trailers().map(lines),
+    )
+}
+
 /// A line `name: value` for each. A value cannot hold a line's end, so this is exact.
-pub(crate) fn lines(map: &HeaderMap) -> Vec<u8> {
+fn lines(map: &HeaderMap) -> Vec<u8> {
     let mut lines = Vec::new();
     for (name, value) in map {
         lines.extend_from_slice(name.as_str().as_bytes());
@@ -66,17 +98,6 @@ fn parse(lines: &[u8]) -> Option<HeaderMap> {
 mod tests {
     use super::*;
 
-    fn columns(answer: &Answer) -> Columns {
-        (
-            7,
-            None,
-            Some(answer.status().as_u16().into()),
-            Some(lines(answer.headers())),
-            answer.body().map(|body| body.to_vec()),
-            answer.trailers().map(lines),
-        )
-    }
-
     #[test]
     fn an_answer_comes_back_as_it_went() {
         let mut response = Response::new("success\n: x".into());
@@ -89,14 +110,14 @@ mod tests {
         let whole = Answer::from_http(response).with_trailers(trailers);
         let unkept = Answer::text("large").without_body();
         for sent in [whole, unkept, Answer::new(StatusCode::NO_CONTENT)] {
-            assert_eq!(answer("dedup", columns(&sent)).unwrap(), sent);
+            assert_eq!(answer("dedup", columns(7, &sent)).unwrap(), sent);
         }
     }
 
     #[test]
     fn what_is_no_answer_is_refused() {
         let error = |columns| answer("dedup", columns).unwrap_err();
-        let whole = columns(&Answer::text("success"));
+        let whole = columns(7, &Answer::text("success"));
         assert!(error((7, None, None, None, None, None)).is_unanswered());
         let cut = whole.3.clone().map(|lines| lines[..lines.len() - 1].to_vec());
         for headers in [cut, Some(b"no colon\n".to_vec()), Some(b"a: \x01\n".to_vec())] {

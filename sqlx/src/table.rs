@@ -4,13 +4,14 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use sqlx::{Database, Pool, Transaction};
 use sqlx_core::transaction::TransactionManager;
-use tower_idempotency::{Abandoned, Answer, Operation};
+use tower_idempotency::{Answer, Operation};
 
 use crate::{
     dialect::{Dialect, sql},
     entry::{DedupRow, Entry},
     error::Error,
     ids::Ids,
+    ledger::DedupLedger,
     name,
     stored::{self, COLUMNS, Columns},
 };
@@ -108,6 +109,9 @@ impl<DB: Dialect> DedupTable<DB> {
     /// back. How long it waits is the database's `lock_timeout` (PostgreSQL: no limit),
     /// `innodb_lock_wait_timeout` (50 s) or `busy_timeout` (5 s).
     ///
+    /// It tells the layer: what was found, or is committed later, is the answer that everybody gets, and
+    /// the layer need not look for it ([`Operation::left_row`]).
+    ///
     /// It works under every isolation level. From REPEATABLE READ on, PostgreSQL gives up a
     /// transaction that has met a row it cannot see; then the row is read in a new transaction,
     /// which `tx` is from then on.
@@ -115,7 +119,7 @@ impl<DB: Dialect> DedupTable<DB> {
     /// # Errors
     ///
     /// [`Error::is_retryable`] where the database gave this transaction up for another one;
-    /// [`Error::is_unanswered`]; an identity that no row can hold (a scope of more than 1,024 bytes,
+    /// [`Error::is_unanswered`], which also marks the operation uncertain; an identity that no row can hold (a scope of more than 1,024 bytes,
     /// a rule's name of more than 255); whatever else the database says.
     ///
     /// # Cancel safety
@@ -127,35 +131,53 @@ impl<DB: Dialect> DedupTable<DB> {
         operation: &Operation,
     ) -> Result<Entry<DB>, Error> {
         let ids = Ids::of(self.rule, operation)?;
-        let mut tries = 1;
-        loop {
-            match DB::insert(&mut *tx, self.table, ids).await {
-                Ok(Some(id)) => return Ok(Entry::New(DedupRow::new(self.table, id))),
-                Ok(None) => match self.seen(&mut *tx, ids, DB::AFTER_DUPLICATE).await? {
-                    Seen::Row(columns) => return self.done(columns),
-                    Seen::Foreign => return Ok(Entry::Mismatch),
-                    Seen::Nothing if tries < TRIES => tries += 1,
-                    Seen::Nothing => return Err(Error::database::<DB>(sqlx::Error::RowNotFound)),
-                },
-                // A savepoint would not survive the new transaction.
-                Err(error) if DB::out_of_sight(&error) && depth::<DB>(tx) == 1 => {
-                    DB::run(&mut *tx, "ROLLBACK".to_owned())
-                        .await
-                        .map_err(Error::database::<DB>)?;
-                    DB::run(&mut *tx, "BEGIN".to_owned()).await.map_err(Error::database::<DB>)?;
-                    return match self.seen(&mut *tx, ids, "").await? {
-                        Seen::Row(columns) => self.done(columns),
-                        Seen::Foreign => Ok(Entry::Mismatch),
-                        // What the handler had done before is rolled back, so it cannot go on.
-                        Seen::Nothing => Err(Error::database::<DB>(error)),
-                    };
-                }
-                Err(error) => return Err(Error::database::<DB>(error)),
+        match self.insert(tx, ids).await? {
+            Met::New(id) => {
+                operation.entered();
+                Ok(Entry::New(DedupRow::new(self.table, id, operation.clone())))
+            }
+            Met::Row(columns) => {
+                let answer = stored::answer(self.table, columns)
+                    // It has happened, and nobody knows what was answered.
+                    .inspect_err(|_| operation.mark_uncertain())?;
+                operation.left_row(&answer);
+                Ok(Entry::Done(answer))
+            }
+            Met::Foreign => {
+                operation.entered();
+                Ok(Entry::Mismatch)
             }
         }
     }
 
-    /// What this operation was answered, if it was done.
+    /// This table as the [`Ledger`](tower_idempotency::Ledger) of a policy: an abandoned operation is
+    /// settled by its row, and every answer that is kept has one.
+    ///
+    /// The layer asks it seldom: about what is abandoned, and where a handler left no row. Give it the
+    /// handlers' own pool, so that it does not starve beside it.
+    ///
+    /// # Example: the policy of a handler that enters
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # fn example(db: &sqlx::SqlitePool) {
+    /// use sqlx::Sqlite;
+    /// use tower_idempotency::{Policy, json};
+    /// use tower_idempotency_sqlx::DedupTable;
+    ///
+    /// const DEDUP: DedupTable<Sqlite> = DedupTable::new("dedup");
+    ///
+    /// let policy = Policy::webhook(json("/notifyId"))
+    ///     .business_key(json("/orderId"))
+    ///     .ledger(DEDUP.ledger(db));
+    /// # }
+    /// ```
+    pub fn ledger(&self, pool: &Pool<DB>) -> DedupLedger<DB> {
+        DedupLedger::new(*self, pool.clone())
+    }
+
+    /// What this operation was answered, if it was done. For a handler that has to know before it
+    /// begins a transaction: *no* is only known in one that has [entered](DedupTable::enter).
     ///
     /// # Errors
     ///
@@ -169,27 +191,15 @@ impl<DB: Dialect> DedupTable<DB> {
         pool: &Pool<DB>,
         operation: &Operation,
     ) -> Result<Option<Answer>, Error> {
-        self.find_ids(pool, Ids::of(self.rule, operation)?).await
-    }
-
-    /// What an abandoned operation was answered, if it was done. "No" may be too early where its
-    /// transaction is still open; if it commits after all, the next [`DedupTable::enter`] finds
-    /// it.
-    ///
-    /// # Errors
-    ///
-    /// As [`DedupTable::enter`], and where the identity is no UTF-8: then it is only known as a text
-    /// with replacements, which may be another operation's too.
-    ///
-    /// # Cancel safety
-    ///
-    /// May be dropped and asked again.
-    pub async fn find_abandoned(
-        &self,
-        pool: &Pool<DB>,
-        abandoned: &Abandoned,
-    ) -> Result<Option<Answer>, Error> {
-        self.find_ids(pool, Ids::of_abandoned(self.rule, abandoned)?).await
+        let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
+        match self.seen(&mut on, Ids::of(self.rule, operation)?, "").await? {
+            Some(Met::Row(columns)) => {
+                let answer = stored::answer(self.table, columns)?;
+                operation.left_row(&answer);
+                Ok(Some(answer))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Creates the table where it is not there yet. The same as plain SQL, for migrations of one's
@@ -241,38 +251,64 @@ impl<DB: Dialect> DedupTable<DB> {
         purge.await.map_err(Error::database::<DB>)
     }
 
-    async fn find_ids(&self, pool: &Pool<DB>, ids: Ids<'_>) -> Result<Option<Answer>, Error> {
-        let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
-        match self.seen(&mut on, ids, "").await? {
-            Seen::Row(columns) => stored::answer(self.table, columns).map(Some),
-            Seen::Foreign | Seen::Nothing => Ok(None),
-        }
+    pub(crate) fn table(&self) -> &'static str {
+        self.table
     }
 
-    fn done(&self, columns: Columns) -> Result<Entry<DB>, Error> {
-        stored::answer(self.table, columns).map(Entry::Done)
+    pub(crate) fn rule(&self) -> Option<&'static str> {
+        self.rule
+    }
+
+    /// Inserts a row in this transaction, or finds the one that is there.
+    pub(crate) async fn insert(
+        &self,
+        tx: &mut Transaction<'_, DB>,
+        ids: Ids<'_>,
+    ) -> Result<Met, Error> {
+        for _ in 0..TRIES {
+            match DB::insert(&mut *tx, self.table, ids).await {
+                Ok(Some(id)) => return Ok(Met::New(id)),
+                Ok(None) => {
+                    if let Some(met) = self.seen(&mut *tx, ids, DB::AFTER_DUPLICATE).await? {
+                        return Ok(met);
+                    }
+                }
+                // A savepoint would not survive the new transaction.
+                Err(error) if DB::out_of_sight(&error) && depth::<DB>(tx) == 1 => {
+                    DB::run(&mut *tx, "ROLLBACK".to_owned())
+                        .await
+                        .map_err(Error::database::<DB>)?;
+                    DB::run(&mut *tx, "BEGIN".to_owned()).await.map_err(Error::database::<DB>)?;
+                    let met = self.seen(&mut *tx, ids, "").await?;
+                    // What the handler had done before is rolled back, so it cannot go on.
+                    return met.ok_or_else(|| Error::database::<DB>(error));
+                }
+                Err(error) => return Err(Error::database::<DB>(error)),
+            }
+        }
+        Err(Error::database::<DB>(sqlx::Error::RowNotFound))
     }
 
     /// The row of this operation, or that its delivery id belongs to another one.
-    async fn seen(
+    pub(crate) async fn seen(
         &self,
         on: &mut DB::Connection,
         ids: Ids<'_>,
         locked: &str,
-    ) -> Result<Seen, Error> {
+    ) -> Result<Option<Met>, Error> {
         let delivery = self.row(on, "delivery_id", ids, ids.delivery_id, locked).await?;
         let Some(business_key) = ids.business_key else {
-            return Ok(delivery.map_or(Seen::Nothing, Seen::Row));
+            return Ok(delivery.map(Met::Row));
         };
         match delivery {
             // Done before the policy had a business key, or under this very one.
             Some(row) if row.1.as_deref().is_none_or(|key| key == business_key) => {
-                Ok(Seen::Row(row))
+                Ok(Some(Met::Row(row)))
             }
-            Some(_) => Ok(Seen::Foreign),
+            Some(_) => Ok(Some(Met::Foreign)),
             None => {
                 let row = self.row(on, "business_key", ids, business_key, locked).await?;
-                Ok(row.map_or(Seen::Nothing, Seen::Row))
+                Ok(row.map(Met::Row))
             }
         }
     }
@@ -294,13 +330,16 @@ impl<DB: Dialect> DedupTable<DB> {
 }
 
 /// What the table says of an operation.
-enum Seen {
+pub(crate) enum Met {
+    /// It had no row, and has this one now, in this transaction.
+    New(i64),
     Row(Columns),
+    /// Its delivery id belongs to another operation.
     Foreign,
-    Nothing,
 }
 
-fn depth<DB: Dialect>(tx: &Transaction<'_, DB>) -> usize {
+/// How deep a transaction is nested: 1 where no savepoint is open.
+pub(crate) fn depth<DB: Dialect>(tx: &Transaction<'_, DB>) -> usize {
     <DB as Database>::TransactionManager::get_transaction_depth(tx)
 }
 

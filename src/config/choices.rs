@@ -9,6 +9,7 @@ use super::{
     quantity::{duration, size, statuses},
     registry::Names,
     source::{NOT_A_FIELD, NOT_A_PART, Place},
+    token::token,
     value::Value,
 };
 use crate::policy::{OnAbandoned, Policy, Scope};
@@ -16,7 +17,7 @@ use crate::policy::{OnAbandoned, Policy, Scope};
 /// What one field of a rule makes of its policy.
 pub(super) type Change = Arc<dyn Fn(Policy, &Registry) -> Result<Policy, String> + Send + Sync>;
 
-type Parsed = Result<Change, String>;
+pub(super) type Parsed = Result<Change, String>;
 
 type Parse = fn(&Value) -> Parsed;
 
@@ -37,6 +38,18 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
                  header write identity = {{ header = \"..\", strict = true }}",
                 policy.identity.describe()
             ))
+        })
+    }),
+    ("token", token),
+    ("token_bound_to", |value| {
+        let caller = read_scope(value)?;
+        change(move |mut policy, registry| match policy.try_token_bound_to(caller(registry)?) {
+            true => Ok(policy),
+            false => {
+                Err("this is about a one-time token, and none is demanded; say where it stands: \
+                          token = { read = { header = \"..\" }, from = \"..\" }"
+                    .to_owned())
+            }
         })
     }),
     ("optional", |value| switch(value, |policy, on| policy.optional = on)),
@@ -88,9 +101,25 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
     ("keep", |value| of_statuses(value, Policy::keep)),
     ("release", |value| of_statuses(value, Policy::release)),
     ("uncertain", |value| of_statuses(value, Policy::uncertain)),
+    ("ledger", |value| {
+        hook(
+            value,
+            |registry| &registry.ledgers,
+            |policy, ledger| {
+                policy.ledger = Some(ledger);
+                policy.on_abandoned = OnAbandoned::Ledger;
+            },
+        )
+    }),
     ("rerun_abandoned", |value| {
-        switch(value, |policy, on| {
-            policy.on_abandoned = if on { OnAbandoned::Rerun } else { OnAbandoned::Refuse };
+        switch(value, |policy, on| match (on, &policy.on_abandoned) {
+            (true, _) => policy.on_abandoned = OnAbandoned::Rerun,
+            // Only what it would have set is taken back.
+            (false, OnAbandoned::Rerun) if policy.ledger.is_some() => {
+                policy.on_abandoned = OnAbandoned::Ledger;
+            }
+            (false, OnAbandoned::Rerun) => policy.on_abandoned = OnAbandoned::Refuse,
+            (false, _) => {}
         })
     }),
     ("resolve_abandoned", |value| {
@@ -108,17 +137,19 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
 ];
 
 /// Choices of which a rule makes one at most: each would take the other's place.
-pub(super) const EXCLUSIVE: [(&str, &str); 4] = [
+pub(super) const EXCLUSIVE: [(&str, &str); 6] = [
+    ("token", "identity"),
     ("no_fingerprint", "compare"),
     ("no_fingerprint", "ignore"),
     ("compare", "ignore"),
     ("rerun_abandoned", "resolve_abandoned"),
+    ("rerun_abandoned", "ledger"),
 ];
 
 /// The choices that give statuses a meaning.
 pub(super) const OF_STATUSES: [&str; 3] = ["keep", "release", "uncertain"];
 
-fn change(
+pub(super) fn change(
     change: impl Fn(Policy, &Registry) -> Result<Policy, String> + Send + Sync + 'static,
 ) -> Parsed {
     Ok(Arc::new(change))
@@ -161,20 +192,25 @@ fn hook<T: Clone + 'static>(
 }
 
 fn scope(value: &Value) -> Parsed {
+    let scope = read_scope(value)?;
+    change(move |policy, registry| Ok(policy.scope(scope(registry)?)))
+}
+
+type ReadScope = Box<dyn Fn(&Registry) -> Result<Scope, String> + Send + Sync>;
+
+fn read_scope(value: &Value) -> Result<ReadScope, String> {
     let expected = "\"everyone\", the name of a registered scope, or { header = \"X-Tenant\" }";
     match value {
-        Value::Text(name) if name == "everyone" => {
-            change(|policy, _| Ok(policy.scope(Scope::everyone())))
-        }
+        Value::Text(name) if name == "everyone" => Ok(Box::new(|_| Ok(Scope::everyone()))),
         Value::Text(name) if !name.is_empty() => {
             let name = name.clone();
-            change(move |policy, registry| Ok(policy.scope(registry.scopes.get(&name)?.clone())))
+            Ok(Box::new(move |registry| registry.scopes.get(&name).cloned()))
         }
         Value::Table(fields) => match &fields[..] {
             [(kind, Value::Text(name))] if kind == "header" => {
                 let name = http::HeaderName::try_from(name.as_str())
                     .map_err(|_| format!("header: {name:?} is not the name of a header field"))?;
-                change(move |policy, _| Ok(policy.scope(Scope::header(&name))))
+                Ok(Box::new(move |_| Ok(Scope::header(&name))))
             }
             _ => Err(value.is_not(expected)),
         },

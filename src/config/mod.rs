@@ -6,6 +6,7 @@ mod quantity;
 mod registry;
 mod rule;
 mod source;
+mod token;
 mod value;
 
 use std::fmt;
@@ -31,13 +32,15 @@ use crate::rule::Rules;
 /// | `policy` | what the rule starts from: `"api"`, `"webhook"`, a sender, or a registered one |
 /// | `scope` | `"everyone"`, `{ header = "X-Tenant" }`, or the name of a registered one |
 /// | `identity`, `business_key` | a place, or a list of places that is one identity together |
+/// | `token` | a one-time token that is demanded: `{ read = { header = "X-Once-Token" }, from = "POST /tokens" }` |
+/// | `token_bound_to` | whose the token must be: like `scope` |
 /// | `compare` | a list of places, in place of what the policy compares |
 /// | `ignore` | a list of places `{ json = ".." }` or `{ form = ".." }` |
 /// | `lease`, `retention`, `hold`, `max_run`, `wait`, `call_within`, `claim_within`, `body_within` | a time: `"500ms"`, `"30s"`, `"7d"`, `"1h30m"`; `m` is minutes, `M` months |
 /// | `body_limit`, `answer_limit` | a number of bytes, or `"64KiB"`, `"1MiB"` |
 /// | `keep`, `release`, `uncertain` | a list of statuses: `[402, 409]` |
 /// | `strict`, `optional`, `no_fingerprint`, `rerun_abandoned`, `run_unprotected`, `keep_cookies`, `private_label` | `true` or `false` |
-/// | `verify`, `keep_if`, `on_mismatch`, `refuse_with`, `resolve_abandoned` | the name of a registered hook |
+/// | `verify`, `keep_if`, `on_mismatch`, `refuse_with`, `resolve_abandoned`, `ledger` | the name of a registered hook |
 ///
 /// All but the first four are the setters of [`Policy`](crate::Policy) by their names, with its
 /// defaults. A place is one of

@@ -6,7 +6,7 @@ use super::RulesConfig;
 use crate::{
     fingerprint::{AnyField, Field},
     identity::{AnySource, Source},
-    ledger::{DynResolver, Resolver},
+    ledger::{DynLedger, DynResolver, Ledger, Resolver},
     policy::{KeepIf, Mismatch, OnMismatch, Policy, RefuseWith, Scope},
     record::Answer,
     refusal::Refusal,
@@ -75,6 +75,7 @@ pub struct Registry {
     pub(super) on_mismatch: Names<OnMismatch>,
     pub(super) refuse_with: Names<RefuseWith>,
     pub(super) resolvers: Names<Arc<dyn DynResolver>>,
+    pub(super) ledgers: Names<Arc<dyn DynLedger>>,
 }
 
 impl Registry {
@@ -90,6 +91,7 @@ impl Registry {
             on_mismatch: Names::new("hook", "on_mismatch"),
             refuse_with: Names::new("hook", "refuse_with"),
             resolvers: Names::new("resolver", "resolver"),
+            ledgers: Names::new("ledger", "ledger"),
         }
     }
 
@@ -180,6 +182,14 @@ impl Registry {
         self
     }
 
+    /// For `ledger = "dedup"`: see [`Policy::ledger`].
+    #[must_use]
+    #[track_caller]
+    pub fn ledger(mut self, name: impl Into<String>, ledger: impl Ledger) -> Self {
+        self.ledgers.add(name.into(), &[], Arc::new(ledger));
+        self
+    }
+
     /// The rules of this configuration, whose names are these.
     ///
     /// # Errors
@@ -214,6 +224,7 @@ impl fmt::Debug for Registry {
             .field("on_mismatch", &self.on_mismatch)
             .field("refuse_with", &self.refuse_with)
             .field("resolver", &self.resolvers)
+            .field("ledger", &self.ledgers)
             .finish()
     }
 }

@@ -73,7 +73,10 @@ impl RuleConfig {
         let start = policies::start(&self.policy, registry)
             .map_err(|wrong| named(format!("policy: {wrong}")))?;
         if let Some((field, mend)) = start.must_say
-            && !self.changes.iter().any(|(choice, _)| *choice == field)
+            // A one-time token takes the identity's place.
+            && !self.changes.iter().any(|(choice, _)| {
+                *choice == field || (field == "identity" && *choice == "token")
+            })
         {
             let policy = &self.policy;
             return Err(named(format!(

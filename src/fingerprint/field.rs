@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+use super::canonical::canonical;
 use crate::{identity::Input, refusal::Refusal};
 
 /// What a field says, in a form in which equal meanings are equal bytes: `1.0`, `1` and `1e0` are one
@@ -15,6 +16,24 @@ impl FieldValue {
     /// A value whose equality is that of these bytes.
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self(bytes.into())
+    }
+
+    /// What a field of a JSON body says that has this value: `960`, `"CNY"`, `[1, 2]`.
+    ///
+    /// # Errors
+    ///
+    /// When the text is no JSON value, or one that cannot be compared: see
+    /// [`Policy::compare`](crate::Policy::compare).
+    pub fn json(text: &str) -> Result<Self, Refusal> {
+        let found = serde_json::from_str::<&serde_json::value::RawValue>(text);
+        let wrong = match found {
+            Ok(value) => match canonical(value.get(), &[]) {
+                Ok(meaning) => return Ok(Self::new(meaning)),
+                Err(wrong) => wrong.into_owned(),
+            },
+            Err(error) => error.to_string(),
+        };
+        Err(Refusal::identity_malformed(format!("the value cannot be compared: {wrong}")))
     }
 
     /// The bytes.

@@ -169,22 +169,33 @@ fn print_fields(
         let value = field.0.value(from)?;
         let mut alone = hasher(secret);
         alone.update(b"field");
-        for hasher in [&mut whole, &mut alone] {
-            match &value {
-                None => hasher.update(&[0]),
-                Some(value) => hasher.update(&[1]).update(&length(value.as_bytes())),
-            };
-        }
-        if let Some(value) = &value {
-            whole.update(value.as_bytes());
-            alone.update(value.as_bytes());
-        }
+        add_value(&mut whole, value.as_ref());
+        add_value(&mut alone, value.as_ref());
         let mut digest = FieldDigest::default();
         let alone = alone.finalize();
         digest.copy_from_slice(&alone.as_bytes()[..size_of::<FieldDigest>()]);
         digests.push(digest);
     }
     Ok(Print { whole: Some(finish(&whole)), fields: digests })
+}
+
+/// The fingerprint of a request whose fields have these values.
+pub(crate) fn of_values(secret: Option<&Secret>, values: &[Option<FieldValue>]) -> Fingerprint {
+    let mut whole = hasher(secret);
+    whole.update(b"fields");
+    for value in values {
+        add_value(&mut whole, value.as_ref());
+    }
+    finish(&whole)
+}
+
+fn add_value(hasher: &mut blake3::Hasher, value: Option<&FieldValue>) {
+    match value {
+        None => hasher.update(&[0]),
+        Some(value) => {
+            hasher.update(&[1]).update(&length(value.as_bytes())).update(value.as_bytes())
+        }
+    };
 }
 
 /// Method, path, query and body, hashed under the deployment's secret or a fixed context.
@@ -195,6 +206,13 @@ fn whole_request(secret: Option<&Secret>, head: &Parts, body: &Bytes) -> Fingerp
     let mut hasher = hasher(secret);
     add_target(&mut hasher, head);
     hasher.update(body);
+    finish(&hasher)
+}
+
+/// What a job is told must be the same.
+pub(crate) fn of_job(secret: Option<&Secret>, compared: &[u8]) -> Fingerprint {
+    let mut hasher = hasher(secret);
+    hasher.update(b"job").update(compared);
     finish(&hasher)
 }
 

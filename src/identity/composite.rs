@@ -5,15 +5,27 @@ use crate::refusal::Refusal;
 
 /// Appends one more part to an identity that is made of several, so that it can be read and taken
 /// apart again: `,` between the parts, `\` before a `,` or `\` within one.
-pub(super) fn append(to: &mut Vec<u8>, first: bool, part: &Identity) {
+pub(super) fn append(to: &mut Vec<u8>, first: bool, part: &[u8]) {
     if !first {
         to.push(b',');
     }
-    for byte in part.as_bytes() {
+    for byte in part {
         if matches!(byte, b',' | b'\\') {
             to.push(b'\\');
         }
         to.push(*byte);
+    }
+}
+
+impl Identity {
+    /// The identity that a tuple of sources makes of these: `Identity::joined(["O-1", "PAID"])` is that
+    /// of `(json("/orderId"), json("/status"))`.
+    pub fn joined<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
+        let mut joined = Vec::new();
+        for (place, part) in parts.into_iter().enumerate() {
+            append(&mut joined, place == 0, part.as_ref());
+        }
+        Self::new(joined)
     }
 }
 
@@ -37,7 +49,7 @@ fn join(
                 )));
             }
             Some(identity) => {
-                append(&mut joined, found == 0, &identity);
+                append(&mut joined, found == 0, identity.as_bytes());
                 found += 1;
             }
         }

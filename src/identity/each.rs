@@ -140,7 +140,7 @@ pub(crate) struct Joined {
 
 impl Joined {
     pub(crate) fn push(&mut self, identity: &Identity) {
-        composite::append(&mut self.joined, self.items == 0, identity);
+        composite::append(&mut self.joined, self.items == 0, identity.as_bytes());
         self.items += 1;
         if self.joined.len() > IDENTITY_BYTES_AT_MOST || self.hasher.is_some() {
             // What is hashed is not kept: a batch may have many items.

@@ -54,6 +54,39 @@ impl Identity {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// This identity, if its length is that of one. `what` says where it stands.
+    pub(crate) fn check(self, what: impl FnOnce() -> String) -> Result<Self, Refusal> {
+        match self.0.len() {
+            0 => Err(Refusal::identity_malformed(format!(
+                "{} is empty; it must have 1 to {IDENTITY_BYTES_AT_MOST} bytes",
+                what()
+            ))),
+            1..=IDENTITY_BYTES_AT_MOST => Ok(self),
+            length => Err(Refusal::identity_malformed(format!(
+                "{} has {length} bytes; it must have 1 to {IDENTITY_BYTES_AT_MOST}",
+                what()
+            ))),
+        }
+    }
+}
+
+impl From<&str> for Identity {
+    fn from(text: &str) -> Self {
+        Self(Bytes::copy_from_slice(text.as_bytes()))
+    }
+}
+
+impl From<String> for Identity {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<Bytes> for Identity {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
 }
 
 impl fmt::Debug for Identity {
@@ -241,17 +274,9 @@ impl AnySource {
 
     /// Reads the identity and checks its length.
     pub(crate) fn read(&self, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
-        let Some(identity) = self.0.read(from)? else { return Ok(None) };
-        match identity.0.len() {
-            0 => Err(Refusal::identity_malformed(format!(
-                "{} is empty; it must have 1 to {IDENTITY_BYTES_AT_MOST} bytes",
-                self.describe()
-            ))),
-            1..=IDENTITY_BYTES_AT_MOST => Ok(Some(identity)),
-            length => Err(Refusal::identity_malformed(format!(
-                "{} has {length} bytes; it must have 1 to {IDENTITY_BYTES_AT_MOST}",
-                self.describe()
-            ))),
+        match self.0.read(from)? {
+            Some(identity) => identity.check(|| self.describe()).map(Some),
+            None => Ok(None),
         }
     }
 

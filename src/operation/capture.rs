@@ -50,17 +50,14 @@ impl Chunks {
             Some(Err(error)) => return Step::Failed(error),
             Some(Ok(frame)) => frame,
         };
-        let data = match frame.into_data() {
-            Ok(data) => data,
-            Err(frame) => {
-                if let Ok(trailers) = frame.into_trailers() {
-                    self.trailers = Some(Box::new(trailers));
-                }
-                return Step::More;
+        let data = frame.into_data().unwrap_or_else(|frame| {
+            if let Ok(trailers) = frame.into_trailers() {
+                self.trailers = Some(Box::new(trailers));
             }
-        };
+            Bytes::new()
+        });
         if data.is_empty() {
-            // Frames of nothing reach no limit; time must be able to pass between them.
+            // Frames without data reach no limit; time must be able to pass between them.
             yield_now().await;
             return Step::More;
         }

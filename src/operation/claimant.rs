@@ -13,8 +13,10 @@ use tokio::{
 
 use super::{Keeper, Shared, keeper::Claiming};
 use crate::{
-    record::ClaimToken,
-    store::{BoxFuture, Claim, Claimed, IfForgotten, Release, StoreError, Takeover},
+    record::{ClaimToken, Grant},
+    store::{
+        BoxFuture, Claim, Claimed, IfForgotten, Release, StoreError, StoreErrorKind, Takeover,
+    },
 };
 
 /// Between two sends of a claim that failed at once.
@@ -95,6 +97,7 @@ impl Claimant {
         loop {
             let answer = self.send(takeover, until).await;
             let end = match answer {
+                Ok(Claimed::Granted(grant)) if !self.is_mine(&grant) => Err(not_asked_for()),
                 // Each send that is granted starts the lease anew, so it began after this one.
                 Ok(Claimed::Granted(grant)) if self.last_sent.elapsed() < grant.lease / 2 => {
                     return Ok(Claimed::Granted(grant));
@@ -113,6 +116,11 @@ impl Claimant {
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(RESEND_AFTER_AT_MOST);
         }
+    }
+
+    /// Whether what was granted is what was asked for: a store may mix up its answers.
+    fn is_mine(&self, grant: &Grant) -> bool {
+        (grant.key, grant.token) == (self.claim.key, self.claim.token)
     }
 
     /// Calls off what was granted, now, so that whoever asks next finds the key free. What cannot be
@@ -239,6 +247,13 @@ impl Drop for Orphan {
     fn drop(&mut self) {
         mem::take(&mut self.debt).call_off(self.release.clone(), &self.keeper);
     }
+}
+
+fn not_asked_for() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Garbled,
+        "the store granted another claim than it was asked for",
+    )
 }
 
 /// A claim that only reads.

@@ -1,4 +1,4 @@
-//! From the grant on: the handler, its answer, and what the store is told of it.
+//! From the grant on: the handler or the job, its answer, and what the store is told of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,10 +32,22 @@ use crate::{
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
-/// A handler's run under a grant.
+/// A handler's or a job's run under a grant.
 pub(super) struct Execution {
-    operation: Operation,
-    settlement: Settlement,
+    pub(super) operation: Operation,
+    pub(super) settlement: Settlement,
+}
+
+/// What everybody gets in place of an execution's own answer.
+pub(super) enum InPlace {
+    /// Its own is the one that everybody gets, as far as is known.
+    Nothing,
+    /// Another execution's answer, which is stored.
+    Other(Bytes),
+    /// The answer in the ledger's row, as it is stored.
+    Row(Bytes),
+    /// Nobody knows which is the one, and it is better not to give any.
+    Unknown,
 }
 
 /// What came of a handler.
@@ -72,6 +84,31 @@ impl Execution {
         match self.operation.is_uncertain() {
             true => Ending::UNCERTAIN,
             false => self.operation.subject().rule.policy().ending_of(answer),
+        }
+    }
+}
+
+impl Execution {
+    /// Stores an answer, with its row where there is a ledger.
+    pub(super) async fn store(&self, answer: Answer) -> InPlace {
+        let subject = self.operation.subject();
+        let policy = subject.rule.policy();
+        match seal(&self.operation, answer).await {
+            Truth::Own(answer) => match self.settlement.keep(answer).await {
+                Some(payload) => InPlace::Other(payload),
+                None => InPlace::Nothing,
+            },
+            Truth::Row(row) => {
+                let row = storable(row, policy.keep_cookies);
+                let payload = encode(&subject.record, &row, &[]);
+                let too_large = row.body().is_some_and(|body| body.len() > policy.answer_limit);
+                let kept = if too_large { row.without_body() } else { row };
+                InPlace::Row(self.settlement.keep(kept).await.unwrap_or(payload))
+            }
+            Truth::Unknown { why, withheld } => {
+                self.settlement.uncertain(&why).await;
+                if withheld { InPlace::Unknown } else { InPlace::Nothing }
+            }
         }
     }
 }
@@ -175,25 +212,12 @@ impl Execution {
     async fn keep<R>(&self, answer: Answer, grpc: bool) -> Option<Response<ResponseBody<R>>> {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
-        match seal(&self.operation, answer).await {
-            Truth::Own(answer) => {
-                let payload = self.settlement.keep(answer).await?;
-                // Another execution's answer is stored.
-                replay(subject, payload).ok()
-            }
-            Truth::Row(row) => {
-                let row = storable(row, policy.keep_cookies);
-                let payload = encode(&subject.record, &row, &[]);
-                let too_large = row.body().is_some_and(|body| body.len() > policy.answer_limit);
-                let kept = if too_large { row.without_body() } else { row };
-                let payload = self.settlement.keep(kept).await.unwrap_or(payload);
-                let no = |refusal| refuse(policy, refusal, grpc);
-                Some(replay(subject, payload).unwrap_or_else(no))
-            }
-            Truth::Unknown { why, withheld } => {
-                self.settlement.uncertain(&why).await;
-                withheld.then(|| refuse(policy, outcome_unknown(policy.profile), grpc))
-            }
+        let no = |refusal| refuse(policy, refusal, grpc);
+        match self.store(answer).await {
+            InPlace::Nothing => None,
+            InPlace::Other(payload) => replay(subject, payload).ok(),
+            InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
+            InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),
         }
     }
 

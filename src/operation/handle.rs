@@ -156,7 +156,8 @@ impl Operation {
     }
 
     /// The identity of the operation, as it was sent: the business key where the policy has one,
-    /// else the delivery id. One that is no UTF-8 is percent-encoded.
+    /// else the delivery id. One that is no UTF-8 is percent-encoded. Of a one-time token that is all there
+    /// is it is a hash, the same on every attempt.
     pub fn key(&self) -> &str {
         as_text(self.inner.subject.identity.as_bytes(), &self.inner.key_text)
     }

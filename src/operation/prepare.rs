@@ -12,9 +12,10 @@ use super::{Operation, Shared, capture, handle::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
     identity::{Identity, Input},
-    record::{FieldDigest, Fingerprint, Kind, RecordKey, Secret},
+    record::{FieldDigest, Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
+    token,
     verify::{Deciphered, Delivery},
 };
 
@@ -24,6 +25,8 @@ pub(super) struct Prepared<B> {
     /// The record of the delivery id, where the operation has a business key.
     pub(super) delivery: Option<RecordKey>,
     pub(super) print: Option<Fingerprint>,
+    /// The token that the claim uses up, where the policy demands one.
+    pub(super) one_time: Option<OneTimeToken>,
     pub(super) request: Request<RequestBody<B>>,
 }
 
@@ -51,7 +54,7 @@ where
         return Err(shutting_down());
     }
     let (mut head, body) = request.into_parts();
-    if !policy.identity.reads_body() {
+    if !policy.identity_is_in_body() {
         let nothing = Bytes::new();
         let found = identity(rule, &input(rule, &head, &nothing, &nothing))?;
         // What is to be verified is verified first, even if it only passes.
@@ -60,6 +63,10 @@ where
         }
     }
     let scope = policy.scope.read(&head)?;
+    let caller = match &policy.token {
+        Some(demand) => demand.caller(&head)?,
+        None => None,
+    };
     let declared = declared_length(&head);
     if declared.is_some_and(|length| length > policy.body_limit as u64) {
         return Err(capture::too_large(policy.body_limit));
@@ -77,7 +84,7 @@ where
         head.extensions.insert(Deciphered(plain.clone()));
     }
     let read = input(rule, &head, plain.as_ref().unwrap_or(&whole.data), &whole.data);
-    let Some(delivery) = identity(rule, &read)? else {
+    let Some(Named { identity: delivery, one_time }) = identity(rule, &read)? else {
         return Ok(pass(head, RequestBody::whole(whole)));
     };
     let business = match &policy.business_key {
@@ -85,9 +92,20 @@ where
         None => None,
     };
     let print = policy.compared.print(shared.secret.as_ref(), &read)?;
+    let whole_print = match &one_time {
+        Some(token) => {
+            let secret = shared.secret.as_ref();
+            Some(token::of_claim(secret, token, caller.as_deref(), print.whole))
+        }
+        None => print.whole,
+    };
     let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
     let (subject, delivery) = match business {
         None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
+        // A token is no other name of what it was issued for: the fingerprint holds it.
+        Some(business) if one_time.is_some() => {
+            (names.subject(business, Kind::Business, None, print.fields), None)
+        }
         Some(business) => {
             let record = names.record(&delivery, Kind::Delivery);
             let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
@@ -100,14 +118,14 @@ where
         return Ok(pass(head, RequestBody::whole(whole)));
     }
     let request = Request::from_parts(head, RequestBody::whole(whole));
-    Ok(Door::Claim(Prepared { subject, delivery, print: print.whole, request }))
+    Ok(Door::Claim(Prepared { subject, delivery, print: whole_print, one_time, request }))
 }
 
 /// Makes the names of records.
-struct Names<'a> {
-    secret: Option<&'a Secret>,
-    rule: &'a Arc<Rule>,
-    scope: &'a Bytes,
+pub(super) struct Names<'a> {
+    pub(super) secret: Option<&'a Secret>,
+    pub(super) rule: &'a Arc<Rule>,
+    pub(super) scope: &'a Bytes,
 }
 
 impl Names<'_> {
@@ -116,7 +134,7 @@ impl Names<'_> {
         RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
     }
 
-    fn subject(
+    pub(super) fn subject(
         &self,
         identity: Identity,
         kind: Kind,
@@ -157,11 +175,23 @@ fn pass<B>(head: Parts, body: RequestBody<B>) -> Door<B> {
     Door::Pass(Request::from_parts(head, body))
 }
 
+/// What names the operation of a request.
+struct Named {
+    identity: Identity,
+    one_time: Option<OneTimeToken>,
+}
+
 /// The identity; `None` if there is none and the policy lets such requests pass.
-fn identity(rule: &Rule, from: &Input<'_>) -> Result<Option<Identity>, Refusal> {
+fn identity(rule: &Rule, from: &Input<'_>) -> Result<Option<Named>, Refusal> {
     let policy = rule.policy();
+    if let Some(demand) = &policy.token {
+        let token = demand.read(from)?;
+        // Never the token itself: the identity stands in labels, in rows and in what handlers are told.
+        let identity = Identity::new(token.name());
+        return Ok(Some(Named { identity, one_time: Some(token) }));
+    }
     match policy.identity.read(from)? {
-        Some(identity) => Ok(Some(identity)),
+        Some(identity) => Ok(Some(Named { identity, one_time: None })),
         None if policy.optional => Ok(None),
         None => Err(Refusal::new(
             RefusalKind::IdentityMissing,

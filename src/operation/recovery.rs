@@ -8,11 +8,11 @@ use super::{
     Shared,
     handle::Subject,
     replay::{stored_headers, stored_trailers},
-    seal::{seal_row, too_slow},
+    seal::{find_row, seal_row},
     wait::outcome_unknown,
 };
 use crate::{
-    ledger::{Abandoned, LEDGER_WITHIN, RESOLVER_WITHIN, Resolution, Sealed},
+    ledger::{Abandoned, RESOLVER_WITHIN, Resolution, Sealed},
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
@@ -66,8 +66,7 @@ pub(super) async fn recover(
 /// What the ledger says: what has a row was done, and what has none was not.
 async fn find(subject: &Subject) -> Resolution {
     let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Unknown };
-    let found = timeout(LEDGER_WITHIN, ledger.clone().find(subject.ledger_entry())).await;
-    match found.unwrap_or_else(|_| Err(too_slow())) {
+    match find_row(ledger.clone(), subject.ledger_entry()).await {
         Ok(Some(answer)) => Resolution::Done(answer),
         Ok(None) => Resolution::NotDone,
         Err(error) => {
@@ -95,7 +94,7 @@ pub(super) async fn recall(subject: &Subject) -> Result<Option<Answer>, Refusal>
 /// A resolver's answer with its row, where there is a ledger: no answer is kept without one.
 async fn sealed(subject: &Subject, answer: Answer) -> Resolution {
     let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Done(answer) };
-    match seal_row(ledger.clone(), subject, answer.clone()).await {
+    match seal_row(ledger.clone(), subject.ledger_entry(), answer.clone()).await {
         Ok(Sealed::Written) => Resolution::Done(answer),
         Ok(Sealed::Existing(row)) => Resolution::Done(row),
         Err(error) => {
@@ -129,7 +128,7 @@ fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
 }
 
 /// What is stored of a resolver's or a row's answer is what would be stored of a handler's.
-pub(super) fn storable(answer: Answer, keep_cookies: bool) -> Answer {
+pub(crate) fn storable(answer: Answer, keep_cookies: bool) -> Answer {
     let (status, headers, body, trailers) = answer.into_parts();
     let headers = stored_headers(&headers, keep_cookies);
     let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, keep_cookies));

@@ -27,25 +27,25 @@ pub(super) fn replay<R>(
     subject: &Subject,
     payload: Bytes,
 ) -> Result<Response<ResponseBody<R>>, Refusal> {
-    let answer =
-        decode(&subject.record, payload).map(|stored| stored.answer).map_err(|unreadable| {
-            unreadable.report(&subject.record);
-            Refusal::unreadable()
-        })?;
+    let answer = stored(subject, payload)?;
     // A kept head alone is an answer to a sender that reads the status; gRPC's stood in the trailers.
     let head_is_no_answer =
         subject.rule.policy().profile == Profile::Api || is_grpc(answer.headers());
     if answer.body().is_none() && head_is_no_answer {
-        return Err(Refusal::new(
-            RefusalKind::AnswerNotKept,
-            "the request was handled before, and is not handled again; its answer was too large \
-             to be kept",
-        ));
+        return Err(Refusal::answer_not_kept());
     }
     let mut response = respond(answer);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response.extensions_mut().insert(Handled::Replayed);
     Ok(response)
+}
+
+/// The stored answer, or why it cannot be read.
+pub(super) fn stored(subject: &Subject, payload: Bytes) -> Result<Answer, Refusal> {
+    decode(&subject.record, payload).map(|stored| stored.answer).map_err(|unreadable| {
+        unreadable.report(&subject.record);
+        Refusal::unreadable()
+    })
 }
 
 /// Says no, in the way the policy and the protocol want it.
@@ -82,6 +82,14 @@ fn announce(trailers: &HeaderMap, headers: &mut HeaderMap) {
 }
 
 impl Refusal {
+    fn answer_not_kept() -> Self {
+        Self::new(
+            RefusalKind::AnswerNotKept,
+            "the request was handled before, and is not handled again; its answer was too large \
+             to be kept",
+        )
+    }
+
     pub(super) fn unreadable() -> Self {
         Self::new(
             RefusalKind::RecordUnreadable,

@@ -46,7 +46,7 @@ where
         telemetry::refused(&rule, &refusal);
         Ok(refuse(rule.policy(), refusal, grpc))
     };
-    let Prepared { subject, delivery, print, request } =
+    let Prepared { subject, delivery, print, one_time, request } =
         match prepare(&shared, &rule, request).await {
             Ok(Door::Claim(prepared)) => prepared,
             Ok(Door::Pass(request)) => {
@@ -57,7 +57,7 @@ where
             Err(refusal) => return no(refusal),
         };
     telemetry::record_key(&span, &subject.record);
-    let mut way = Way::new(shared, subject, delivery, print);
+    let mut way = Way::new(shared, subject, delivery, print, one_time);
     let granted = loop {
         // Asked before the claim, so that what cannot be served now claims nothing.
         ready(&mut inner).await?;

@@ -7,9 +7,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use tokio::time::timeout;
 
-use super::{Operation, detach::CatchPanic, handle::Subject};
+use super::{Operation, detach::CatchPanic};
 use crate::{
-    ledger::{DynLedger, LEDGER_WITHIN, LedgerError, Sealed},
+    ledger::{DynLedger, LEDGER_WITHIN, LedgerEntry, LedgerError, Sealed},
     policy::is_success,
     record::Answer,
     telemetry,
@@ -41,7 +41,7 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
     if has_happened && !subject.rule.not_entered.swap(true, Ordering::Relaxed) {
         telemetry::row_missing(subject);
     }
-    match seal_row(ledger.clone(), subject, answer.clone()).await {
+    match seal_row(ledger.clone(), subject.ledger_entry(), answer.clone()).await {
         Ok(Sealed::Written) => Truth::Own(answer),
         Ok(Sealed::Existing(row)) => truth(answer, row, policy.answer_limit),
         // What has happened without a row would happen again if its client came again.
@@ -52,13 +52,13 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
     }
 }
 
-/// Writes the row of `subject`, unless there is one.
-pub(super) async fn seal_row(
+/// Writes this row, unless there is one.
+pub(crate) async fn seal_row(
     ledger: Arc<dyn DynLedger>,
-    subject: &Subject,
+    entry: LedgerEntry,
     answer: Answer,
 ) -> Result<Sealed, LedgerError> {
-    let sealed = CatchPanic::new(ledger.seal(subject.ledger_entry(), answer));
+    let sealed = CatchPanic::new(ledger.seal(entry, answer));
     match timeout(LEDGER_WITHIN, sealed).await {
         Ok(Ok(sealed)) => sealed,
         Ok(Err(_)) => Err(LedgerError::new("the ledger panicked")),
@@ -66,7 +66,15 @@ pub(super) async fn seal_row(
     }
 }
 
-pub(super) fn too_slow() -> LedgerError {
+/// Reads this row.
+pub(crate) async fn find_row(
+    ledger: Arc<dyn DynLedger>,
+    entry: LedgerEntry,
+) -> Result<Option<Answer>, LedgerError> {
+    timeout(LEDGER_WITHIN, ledger.find(entry)).await.unwrap_or_else(|_| Err(too_slow()))
+}
+
+fn too_slow() -> LedgerError {
     LedgerError::new("the ledger did not answer within five seconds")
 }
 

@@ -7,7 +7,7 @@ mod mismatch;
 use std::{mem, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Shared,
@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     policy::{OnAbandoned, Policy},
-    record::{ClaimToken, Fence, Fingerprint, Grant, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
-    store::{Alias, Claim, Claimed, IfForgotten, StoreError, Takeover, Verdict},
+    store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
     telemetry,
 };
 
@@ -77,6 +77,7 @@ impl Way {
         subject: Subject,
         delivery: Option<RecordKey>,
         print: Option<Fingerprint>,
+        one_time: Option<OneTimeToken>,
     ) -> Self {
         let policy = subject.rule.policy();
         let takeover = unasked(policy);
@@ -92,6 +93,7 @@ impl Way {
         if policy.ledger.is_some() {
             claim.if_forgotten = IfForgotten::Tell;
         }
+        claim.one_time = one_time;
         claim.alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         let claimant = Claimant::new(shared.clone(), claim, policy.call_within);
         let before = Previous::Nothing;
@@ -128,11 +130,12 @@ impl Way {
             return Met::Draining;
         }
         match self.claimant.claim(self.takeover).await {
-            Ok(Claimed::Granted(mut grant)) => {
-                if grant.previous == Previous::Nothing {
-                    grant.previous = self.before;
+            Ok(Claimed::Granted(grant)) => {
+                let since = self.claimant.last_sent();
+                match self.after_its_delivery(grant).await {
+                    Ok(grant) => Met::Granted(Granted { grant, since }),
+                    Err(error) => Met::Other(Err(error)),
                 }
-                Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
             Err(error) if self.runs_unprotected(&error.to_string()) => {
                 Met::Granted(self.without_a_grant())
@@ -142,6 +145,24 @@ impl Way {
             }
             other => Met::Other(other),
         }
+    }
+
+    /// The grant with what became of the delivery's own run before it. That nobody knows is written down
+    /// before anything runs: where this run gives back, it must be found unknown still.
+    async fn after_its_delivery(&mut self, mut grant: Grant) -> Result<Grant, StoreError> {
+        let unknown = self.before == Previous::AbandonedUnknown;
+        if unknown && grant.previous != Previous::AbandonedUnknown {
+            grant.previous = self.before;
+            let renewal = self.shared.store.clone().renew(grant.clone());
+            let renewed = timeout(self.call_within(), renewal).await;
+            if !renewed.unwrap_or_else(|_| Err(StoreError::too_slow()))?.is_stored() {
+                let message = "the store has lost what it granted a moment ago";
+                return Err(StoreError::new(StoreErrorKind::Garbled, message));
+            }
+        } else if grant.previous == Previous::Nothing {
+            grant.previous = self.before;
+        }
+        Ok(grant)
     }
 
     /// What to do about an answer that was no grant: claim again (`None`), or replay what is stored.
@@ -179,7 +200,7 @@ impl Way {
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
             Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
-            Claimed::TokenUnknown => Err(token_unknown()),
+            Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
             _ if self.rounds >= ROUNDS_AT_MOST => {
@@ -229,17 +250,26 @@ impl Way {
     /// policy says. What may run runs under the business key, where every delivery of the event
     /// meets it.
     async fn settle_delivery(&mut self, over: Claimed) -> Result<(), Refusal> {
-        if let Claimed::Abandoned(record) = over {
-            self.before = match recover(&self.shared, &self.subject, &record).await? {
-                // Settled as done, or changed meanwhile: it is looked at again.
-                Takeover::Refuse => return Ok(()),
-                Takeover::Any => Previous::AbandonedUnknown,
-                Takeover::Only(_) => Previous::AbandonedNotDone,
-            };
-            let hold = self.subject.rule.policy().hold;
-            settle(&self.shared, &self.subject, record.mark, Verdict::NotDone { hold }).await?;
+        let Claimed::Abandoned(record) = over else {
+            self.lead_back(Some(self.subject.record));
+            return Ok(());
+        };
+        match recover(&self.shared, &self.subject, &record).await? {
+            // Settled as done, or changed meanwhile: it is looked at again.
+            Takeover::Refuse => {}
+            // Its record stays as it is, and is met by each delivery of it: nobody has said that it
+            // did not happen.
+            Takeover::Any => {
+                self.before = Previous::AbandonedUnknown;
+                self.lead_back(None);
+            }
+            Takeover::Only(_) => {
+                self.before = Previous::AbandonedNotDone;
+                let hold = self.subject.rule.policy().hold;
+                settle(&self.shared, &self.subject, record.mark, Verdict::NotDone { hold }).await?;
+                self.lead_back(Some(self.subject.record));
+            }
         }
-        self.lead_back();
         Ok(())
     }
 
@@ -249,13 +279,13 @@ impl Way {
         self.ask_for(target, None);
     }
 
-    /// Claims the key that the request named, with its delivery id as another name.
-    fn lead_back(&mut self) {
-        let (policy, delivery) = (self.subject.rule.policy(), self.subject.record);
-        let alias = Alias::new(delivery, policy.hold + policy.retention);
+    /// Claims the key that the request named, with its delivery id as another name where that may be.
+    fn lead_back(&mut self, delivery: Option<RecordKey>) {
+        let policy = self.subject.rule.policy();
+        let alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
         self.takeover = unasked(policy);
         self.led = None;
-        self.ask_for(self.subject.named, Some(alias));
+        self.ask_for(self.subject.named, alias);
     }
 
     /// Another key is claimed with another token.
@@ -297,6 +327,7 @@ impl Way {
     fn without_a_grant(&self) -> Granted {
         // What the claim may have taken over must not be forgotten by a renewal.
         let previous = match self.takeover {
+            _ if self.before == Previous::AbandonedUnknown => self.before,
             Takeover::Refuse => Previous::Nothing,
             Takeover::Any => Previous::AbandonedUnknown,
             Takeover::Only(_) => Previous::AbandonedNotDone,
@@ -339,11 +370,14 @@ impl Led {
     }
 }
 
-fn token_unknown() -> Refusal {
-    Refusal::new(
-        RefusalKind::TokenUnknown,
-        "this operation is waiting for the one-time token that was issued for it",
-    )
+fn token_unknown(policy: &Policy) -> Refusal {
+    match &policy.token {
+        Some(demand) => demand.unknown(),
+        None => Refusal::new(
+            RefusalKind::TokenUnknown,
+            "this operation is waiting for the one-time token that was issued for it",
+        ),
+    }
 }
 
 fn business_key_missing() -> Refusal {

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub use settle::{Settle, SettleError, SettleErrorKind};
 
 use crate::{
-    record::{ClaimToken, Mark, RecordKey, State},
+    record::{ClaimToken, Mark, RecordKey, Secret, State},
     store::{Claim, Claimed, Cursor, Listed, Store, StoreError},
 };
 
@@ -63,6 +63,7 @@ pub struct Operations<S> {
     long_running: Duration,
     retention: Duration,
     hold: Duration,
+    secret: Option<Secret>,
 }
 
 impl<S: Store> Operations<S> {
@@ -75,6 +76,7 @@ impl<S: Store> Operations<S> {
             long_running: Duration::from_secs(30),
             retention: 7 * DAY,
             hold: 7 * DAY,
+            secret: None,
         }
     }
 
@@ -115,6 +117,14 @@ impl<S: Store> Operations<S> {
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
+        self
+    }
+
+    /// The secret of the layer ([`IdempotencyLayer::secret`](crate::IdempotencyLayer::secret)), of which
+    /// [`Settle::in_ledger`] has to know which entry is whose. Default none.
+    #[must_use]
+    pub fn secret(mut self, secret: &[u8; 32]) -> Self {
+        self.secret = Some(Secret::new(secret));
         self
     }
 

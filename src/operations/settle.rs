@@ -1,34 +1,53 @@
 //! A verdict by hand, and why it is refused.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use super::{Found, Operations, Standing};
 use crate::{
-    record::{Answer, ClaimToken, State},
+    ledger::{DynLedger, Ledger, LedgerEntry, LedgerError, Sealed},
+    operation::{find_row, seal_row, storable},
+    record::{Answer, ClaimToken, Kind, RecordKey, State},
     store::{Kept, Resolve, Resolved, Store, StoreError, Verdict},
     telemetry,
 };
 
 /// What an operation turned out to be, by somebody's decision, and why.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settle {
     done: Option<Answer>,
     reason: String,
     force: bool,
+    row: Option<(Arc<dyn DynLedger>, LedgerEntry)>,
 }
 
 impl Settle {
     /// It was done: every later delivery gets this answer.
     ///
-    /// With a [`Ledger`](crate::Ledger) write its row too. Else, when the store loses this answer, the
-    /// operation runs.
+    /// Where its policy has a [`Ledger`](crate::Ledger), say so with [`Settle::in_ledger`]. Else, when the
+    /// store loses this answer, the operation runs.
     pub fn done(answer: Answer, reason: impl Into<String>) -> Self {
-        Self { done: Some(answer), reason: reason.into(), force: false }
+        Self { done: Some(answer), reason: reason.into(), force: false, row: None }
     }
 
     /// It was not done: the next delivery runs.
     pub fn not_done(reason: impl Into<String>) -> Self {
-        Self { done: None, reason: reason.into(), force: false }
+        Self { done: None, reason: reason.into(), force: false, row: None }
+    }
+
+    /// The same with the row of the operation, where its policy has a [`Ledger`](crate::Ledger): no
+    /// answer is kept without one, given by hand or not.
+    ///
+    /// *Done* writes the row before the record. A row that is there wins: its answer is the one that
+    /// is stored. *Not done* is refused where there is a row.
+    ///
+    /// The entry is the one a handler would see ([`Operation::ledger_entry`](crate::Operation)): the
+    /// rule's name, the scope, and the identity with its delivery id where it is a business key. One
+    /// that is not this operation's is refused, for which the layer's secret has to be known
+    /// ([`Operations::secret`]).
+    #[must_use]
+    pub fn in_ledger(mut self, ledger: impl Ledger, entry: LedgerEntry) -> Self {
+        self.row = Some((Arc::new(ledger), entry));
+        self
     }
 
     /// Also where its owner may still be alive.
@@ -39,6 +58,17 @@ impl Settle {
     pub fn forced(mut self) -> Self {
         self.force = true;
         self
+    }
+}
+
+impl fmt::Debug for Settle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settle")
+            .field("done", &self.done)
+            .field("reason", &self.reason)
+            .field("force", &self.force)
+            .field("row", &self.row.as_ref().map(|(_, entry)| entry))
+            .finish()
     }
 }
 
@@ -56,6 +86,12 @@ pub enum SettleErrorKind {
     Foreign,
     /// The store did not answer. The verdict may have been taken.
     Store,
+    /// It was to be settled as not done, and its row says that it was done.
+    HasRow,
+    /// The ledger could not say, or could not write the row. Nothing was stored.
+    Ledger,
+    /// The ledger's entry is another operation's, or the secret is another one.
+    OtherEntry,
 }
 
 /// An operation was not settled, or, where the store did not answer, may not be.
@@ -63,7 +99,7 @@ pub enum SettleErrorKind {
 pub struct SettleError {
     kind: SettleErrorKind,
     message: String,
-    source: Option<StoreError>,
+    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl SettleError {
@@ -78,7 +114,12 @@ impl SettleError {
 
     fn store(error: StoreError) -> Self {
         let message = format!("the store did not answer: {error}");
-        Self { kind: SettleErrorKind::Store, message, source: Some(error) }
+        Self { kind: SettleErrorKind::Store, message, source: Some(error.into()) }
+    }
+
+    fn ledger(error: LedgerError) -> Self {
+        let message = format!("the ledger did not answer, and nothing was settled: {error}");
+        Self { kind: SettleErrorKind::Ledger, message, source: Some(error.into()) }
     }
 
     fn changed(state: State) -> Self {
@@ -101,7 +142,7 @@ impl fmt::Display for SettleError {
 
 impl Error for SettleError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| source as &(dyn Error + 'static))
+        self.source.as_ref().map(|source| &**source as &(dyn Error + 'static))
     }
 }
 
@@ -115,11 +156,12 @@ impl<S: Store> Operations<S> {
     ///
     /// # Errors
     ///
-    /// When it is refused, when the operation has changed, and when the store cannot answer.
+    /// When it is refused, when the operation has changed, and when the store or the ledger cannot
+    /// answer.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it may have settled the operation, without an event.
+    /// Dropped, it may have settled the operation, or its row alone, without an event.
     pub async fn settle(&self, operation: &Found, verdict: Settle) -> Result<(), SettleError> {
         if verdict.reason.trim().is_empty() {
             let message = "a verdict needs a reason, for whoever reads the log later";
@@ -135,7 +177,7 @@ impl<S: Store> Operations<S> {
                 return Err(SettleError::changed(State::InProgress));
             }
         }
-        let stored = match &verdict.done {
+        let stored = match self.with_its_row(&operation.key, &verdict).await? {
             Some(answer) => {
                 Verdict::Done(Kept::new(answer.to_payload(&operation.key), self.retention))
             }
@@ -155,6 +197,38 @@ impl<S: Store> Operations<S> {
                 SettleErrorKind::Foreign,
                 "what is stored there is no record of this version, and was not touched",
             )),
+        }
+    }
+
+    /// The answer that everybody gets, after its row was looked after; none if it was not done.
+    ///
+    /// The row comes before the record: an owner that goes on meanwhile finds it, or is found.
+    async fn with_its_row(
+        &self,
+        key: &RecordKey,
+        verdict: &Settle,
+    ) -> Result<Option<Answer>, SettleError> {
+        let Some((ledger, entry)) = &verdict.row else { return Ok(verdict.done.clone()) };
+        let kind = if entry.delivery_id.is_some() { Kind::Business } else { Kind::Delivery };
+        let scope = [entry.rule.as_bytes(), &entry.scope];
+        if RecordKey::derive(self.secret.as_ref(), &scope, kind, &entry.key) != *key {
+            let message = "the entry is not this operation's: give its rule, scope and identity, and \
+                the layer's secret if it has one";
+            return Err(SettleError::new(SettleErrorKind::OtherEntry, message));
+        }
+        let (ledger, entry) = (ledger.clone(), entry.clone());
+        let Some(answer) = &verdict.done else {
+            return match find_row(ledger, entry).await.map_err(SettleError::ledger)? {
+                None => Ok(None),
+                Some(row) => Err(SettleError::new(
+                    SettleErrorKind::HasRow,
+                    format!("its row says that it was done and answered {}", row.status()),
+                )),
+            };
+        };
+        match seal_row(ledger, entry, answer.clone()).await.map_err(SettleError::ledger)? {
+            Sealed::Written => Ok(Some(answer.clone())),
+            Sealed::Existing(row) => Ok(Some(storable(row, false))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use super::Policy;
+use crate::fingerprint::Compared;
 
 /// A policy that cannot work. Its message says what is wrong and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +32,8 @@ impl Policy {
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
     /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
     /// limit of zero; a list of fields to compare that is empty; parts of a body that cannot be
-    /// ignored.
+    /// ignored; a one-time token that something else makes needless; of a job's policy a choice about
+    /// requests.
     pub fn check(&self) -> Result<(), PolicyError> {
         let times = [
             ("lease", self.lease),
@@ -72,8 +74,14 @@ impl Policy {
                 self.lease
             )
         })?;
+        if let Some(message) = self.token.as_ref().and_then(|token| token.wrong(self)) {
+            return Err(PolicyError { message: message.to_owned() });
+        }
         if let Some(message) = self.compared.wrong() {
             return Err(PolicyError { message });
+        }
+        if self.job {
+            self.check_job()?;
         }
         require(self.body_limit > 0, || {
             "body_limit is 0, so that no body could be read; give the most bytes a request may have"
@@ -83,9 +91,35 @@ impl Policy {
 }
 
 impl Policy {
+    /// What is about requests would do nothing for a job, and nobody would be told so.
+    fn check_job(&self) -> Result<(), PolicyError> {
+        let about_requests = [
+            ("optional", self.optional),
+            ("scope", !self.scope.is_everyone()),
+            ("business_key", self.business_key.is_some()),
+            ("token", self.token.is_some()),
+            ("compare or ignore", !matches!(self.compared, Compared::Nothing)),
+            ("verify", self.verify.is_some()),
+            ("keep, release or uncertain", !self.statuses.is_empty()),
+            ("keep_if", self.keep_if.is_some()),
+            ("refuse_with", self.refuse_with.is_some()),
+        ];
+        about_requests.into_iter().try_for_each(|(choice, made)| {
+            require(!made, || {
+                format!(
+                    "{choice} is about requests, and a job has none; leave it out: Idempotent::scope, \
+                     Idempotent::run and how its work ends say the same of a job"
+                )
+            })
+        })
+    }
+
     /// Whether all it reads can be read where the rule has this path pattern.
     pub(crate) fn fits_pattern(&self, pattern: Option<&str>) -> Result<(), String> {
-        self.identity.fits_pattern(pattern)?;
+        match &self.token {
+            Some(token) => token.fits_pattern(pattern)?,
+            None => self.identity.fits_pattern(pattern)?,
+        }
         if let Some(business_key) = &self.business_key {
             business_key.fits_pattern(pattern)?;
         }

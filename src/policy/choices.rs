@@ -22,6 +22,8 @@ impl Policy {
     pub fn identity(mut self, identity: impl Source) -> Self {
         self.identity = AnySource::new(identity);
         self.header = None;
+        // It is read from a request.
+        self.job = false;
         self
     }
 

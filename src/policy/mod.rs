@@ -5,6 +5,7 @@ mod choices;
 mod comparison;
 mod outcome;
 mod scope;
+mod token;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,10 +15,11 @@ pub use check::PolicyError;
 use outcome::Statuses;
 pub(crate) use outcome::{Ending, is_success};
 pub use scope::Scope;
+pub(crate) use token::Demand;
 
 use crate::{
     fingerprint::Compared,
-    identity::{AnySource, Header, Source, header},
+    identity::{AnySource, Header, Input, Source, header},
     ledger::{DynLedger, DynResolver},
     record::Answer,
     refusal::Refusal,
@@ -74,6 +76,7 @@ pub(crate) type RefuseWith = Arc<dyn Fn(&Refusal) -> Option<Answer> + Send + Syn
 /// | methods, unless the rule names others | POST, PATCH | POST |
 /// | identity, 1 to 255 bytes | header `Idempotency-Key` | as named |
 /// | absent identity | 400 | 400 |
+/// | one-time token | none demanded | none demanded |
 /// | fingerprint | method, path, query, body | none |
 /// | kept and replayed | all but the next two rows | 2xx |
 /// | released: may run again | 401, 403, 409, 423, 425, 429, 503 | every other answer |
@@ -111,6 +114,8 @@ pub struct Policy {
     pub(crate) identity: AnySource,
     /// The same identity again where it is a header's, for [`Policy::strict`].
     header: Option<Header>,
+    /// Takes the identity's place.
+    pub(crate) token: Option<Demand>,
     pub(crate) optional: bool,
     pub(crate) scope: Scope,
     pub(crate) business_key: Option<AnySource>,
@@ -135,6 +140,8 @@ pub struct Policy {
     pub(crate) keep_cookies: bool,
     pub(crate) private_label: bool,
     pub(crate) refuse_with: Option<RefuseWith>,
+    /// For [`Idempotent`](crate::Idempotent), and for no request.
+    pub(crate) job: bool,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -164,11 +171,24 @@ impl Policy {
         Self::new(Profile::Webhook, AnySource::new(identity))
     }
 
+    /// For work that is not HTTP: the messages of a queue, the runs of a timer, with
+    /// [`Idempotent`](crate::Idempotent).
+    ///
+    /// Lease 30 s, retention and hold 7 d, longest run 10 leases, store calls, waiting, what is abandoned
+    /// and the ledger are as for a webhook, and so are their setters. There is no request: identity, scope
+    /// and what must be the same are said where the work is run, and choices about them are errors
+    /// ([`Policy::check`]).
+    pub fn job() -> Self {
+        let none = |_: &Input<'_>| Ok(None);
+        Self { job: true, ..Self::new(Profile::Webhook, AnySource::new(none)) }
+    }
+
     fn new(profile: Profile, identity: AnySource) -> Self {
         Self {
             profile,
             identity,
             header: None,
+            token: None,
             optional: false,
             scope: Scope::everyone(),
             business_key: None,
@@ -193,6 +213,7 @@ impl Policy {
             keep_cookies: false,
             private_label: false,
             refuse_with: None,
+            job: false,
         }
     }
 
@@ -225,6 +246,7 @@ impl fmt::Debug for Policy {
             .field("profile", &self.profile)
             .field("identity", &self.identity)
             .field("syntax", &self.identity.syntax())
+            .field("token", &self.token)
             .field("optional", &self.optional)
             .field("scope", &self.scope)
             .field("business_key", &self.business_key)
@@ -249,6 +271,7 @@ impl fmt::Debug for Policy {
             .field("run_unprotected", &self.run_unprotected)
             .field("keep_cookies", &self.keep_cookies)
             .field("private_label", &self.private_label)
+            .field("job", &self.job)
             .finish()
     }
 }

@@ -44,6 +44,10 @@ impl Statuses {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn get(&self, status: StatusCode) -> Option<Outcome> {
         self.0.iter().find(|(known, _)| *known == status).map(|(_, outcome)| *outcome)
     }

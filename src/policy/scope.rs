@@ -55,6 +55,10 @@ impl Scope {
         })
     }
 
+    pub(crate) fn is_everyone(&self) -> bool {
+        matches!(self.0, Kind::Everyone)
+    }
+
     /// Whose keys are whose, after `Keys`, as clients read it.
     pub(crate) fn describe(&self) -> String {
         match &self.0 {

@@ -1,4 +1,4 @@
-//! A grant and the small values around it: tokens, fences, marks, states.
+//! A grant and the small values around it: claim tokens, fences, marks, states.
 
 use std::{fmt, time::Duration};
 
@@ -35,33 +35,6 @@ impl fmt::Debug for ClaimToken {
     }
 }
 
-/// A one-time token as issued for a key: 16 random bytes. Whoever brings it may act once.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct OneTimeToken([u8; 16]);
-
-impl OneTimeToken {
-    /// A new token from the operating system's randomness.
-    pub fn random() -> Self {
-        Self(rand::rng().random())
-    }
-
-    /// A token of these bytes, for stores and their tests.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes of the token.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for OneTimeToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OneTimeToken(..)")
-    }
-}
-
 /// A keyed hash of what must be equal when an identity comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
@@ -80,6 +53,31 @@ impl Fingerprint {
         }
         bytes[31] = 1;
         Self(bytes)
+    }
+
+    /// The fingerprint of a claim with a one-time token: whose token it is, and what must match; zeros
+    /// where nothing must.
+    pub const fn of_halves(whose: [u8; 16], what: [u8; 16]) -> Self {
+        let mut bytes = [0; 32];
+        let mut i = 0;
+        while i < 16 {
+            bytes[i] = whose[i];
+            bytes[16 + i] = what[i];
+            i += 1;
+        }
+        Self::from_bytes(bytes)
+    }
+
+    /// The two halves of a fingerprint, for stores: see [`Store`](crate::Store), rule 15.
+    pub const fn halves(self) -> ([u8; 16], [u8; 16]) {
+        let (mut whose, mut what) = ([0; 16], [0; 16]);
+        let mut i = 0;
+        while i < 16 {
+            whose[i] = self.0[i];
+            what[i] = self.0[16 + i];
+            i += 1;
+        }
+        (whose, what)
     }
 
     /// The bytes of the fingerprint.

@@ -62,6 +62,8 @@ pub(crate) enum Kind {
     Delivery,
     /// What the delivery is about, whatever its id: an order and an event.
     Business,
+    /// The key of work that is no request.
+    Job,
 }
 
 /// A secret of the deployment that makes record keys and fingerprints unguessable.
@@ -95,12 +97,17 @@ impl fmt::Debug for Secret {
 pub(crate) fn downstream_id(scope: &[&[u8]], kind: Kind, id: &[u8], step: &str) -> String {
     let mut material = material(scope, kind, id);
     part(&mut material, step.as_bytes());
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(&blake3::derive_key(DOWNSTREAM_CONTEXT, &material)[..16]);
-    // RFC 9562, section 5.8: version 8 (custom), variant 10.
-    uuid[6] = (uuid[6] & 0x0f) | 0x80;
-    uuid[8] = (uuid[8] & 0x3f) | 0x80;
-    let n = u128::from_be_bytes(uuid);
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&blake3::derive_key(DOWNSTREAM_CONTEXT, &material)[..16]);
+    // RFC 9562, section 5.8: custom.
+    uuid(bytes, 8)
+}
+
+/// These bytes as a UUID of this version, RFC 9562.
+pub(crate) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
+    bytes[6] = (bytes[6] & 0x0f) | (version << 4);
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let n = u128::from_be_bytes(bytes);
     format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
         n >> 96,
@@ -116,6 +123,7 @@ fn material(scope: &[&[u8]], kind: Kind, id: &[u8]) -> Vec<u8> {
     let kind: &[u8] = match kind {
         Kind::Delivery => b"delivery",
         Kind::Business => b"business",
+        Kind::Job => b"job",
     };
     let parts = scope.iter().copied().chain([kind, id]);
     let mut material =

@@ -8,7 +8,7 @@ use super::{Rule, Rules};
 use crate::{
     fingerprint::Compared,
     identity::IDENTITY_BYTES_AT_MOST,
-    policy::{Ending, OnAbandoned, Policy, Profile},
+    policy::{Demand, Ending, OnAbandoned, Policy, Profile},
     record::Answer,
     refusal::{Refusal, RefusalKind},
 };
@@ -60,6 +60,9 @@ fn describe(rule: &Rule) -> String {
 
 /// Where the key goes, how it is written, and what becomes of a request without.
 fn key(policy: &Policy) -> String {
+    if let Some(demand) = &policy.token {
+        return token(policy, demand);
+    }
     let may = if policy.optional { "may have" } else { "needs" };
     let mut text = format!(
         "a request {may} a key, its {}: 1 to {IDENTITY_BYTES_AT_MOST} bytes",
@@ -90,6 +93,29 @@ fn key(policy: &Policy) -> String {
     text
 }
 
+/// The same where the key is a one-time token.
+fn token(policy: &Policy, demand: &Demand) -> String {
+    let mut text = format!(
+        "a request needs a one-time token as its key, its {}: 22 characters, from {}. One without is \
+         refused with {}; one whose token is unknown, has expired or is another's with {}.",
+        demand.place(),
+        demand.from(),
+        refused(policy, RefusalKind::TokenMissing),
+        refused(policy, RefusalKind::TokenUnknown)
+    );
+    if let Some(business_key) = &policy.business_key {
+        let _ = write!(
+            text,
+            " It must have been issued for what the request is about, its {}.",
+            business_key.describe()
+        );
+    }
+    if let Some(caller) = demand.bound_to() {
+        let _ = write!(text, " Tokens {caller}.");
+    }
+    text
+}
+
 fn scope(policy: &Policy) -> String {
     format!("Keys {}.", policy.scope.describe())
 }
@@ -108,9 +134,10 @@ fn compared(policy: &Policy) -> String {
 }
 
 fn kept(policy: &Policy) -> String {
+    let then = if policy.token.is_some() { "unknown" } else { "new" };
     let kept = format!(
         "The answer is kept for {} and given to every further request with the key, with \
-         `Idempotent-Replayed: true`; after that the key is new.",
+         `Idempotent-Replayed: true`; after that the key is {then}.",
         words(policy.retention)
     );
     let again = match policy.profile {

@@ -2,7 +2,9 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use super::{Claim, Claimed, Kept, Release, Resolve, Resolved, Store, StoreError, Written};
+use super::{
+    Claim, Claimed, Issue, Issued, Kept, Release, Resolve, Resolved, Store, StoreError, Written,
+};
 use crate::record::Grant;
 
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -19,6 +21,7 @@ pub(crate) trait DynStore: Send + Sync {
     ) -> BoxFuture<Result<Written, StoreError>>;
     fn release(self: Arc<Self>, release: Release) -> BoxFuture<Result<Written, StoreError>>;
     fn resolve(self: Arc<Self>, resolve: Resolve) -> BoxFuture<Result<Resolved, StoreError>>;
+    fn issue(self: Arc<Self>, issue: Issue) -> BoxFuture<Result<Issued, StoreError>>;
 }
 
 impl<S: Store> DynStore for S {
@@ -44,5 +47,9 @@ impl<S: Store> DynStore for S {
 
     fn resolve(self: Arc<Self>, resolve: Resolve) -> BoxFuture<Result<Resolved, StoreError>> {
         Box::pin(async move { Store::resolve(&*self, resolve).await })
+    }
+
+    fn issue(self: Arc<Self>, issue: Issue) -> BoxFuture<Result<Issued, StoreError>> {
+        Box::pin(async move { Store::issue(&*self, issue).await })
     }
 }

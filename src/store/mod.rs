@@ -57,8 +57,9 @@ use crate::record::Grant;
 ///    The bound fingerprint survives takeover, renewal and completion.
 /// 7. **The owner writes again what the store lost.** Renew, complete and release restore a record
 ///    that vanished, or that is older than the grant and held by nobody, and say
-///    [`Written::Restored`]. Completion also replaces a released record and a stranger's lapsed
-///    grant: it did happen. Never a completed record, never a lease.
+///    [`Written::Restored`]; a one-time token that was issued where nothing is known to have run
+///    counts as vanished. Completion also replaces a released record, a token issued over one, and
+///    a stranger's lapsed grant: it did happen. Never a completed record, never a lease.
 /// 8. **Too late is not granted.** A claim that arrives later than [`Claim::within`] after it was
 ///    sent is answered [`Claimed::Free`] where it would have been granted, and writes nothing. So is
 ///    a look, always.
@@ -93,7 +94,8 @@ pub trait Store: Send + Sync + 'static {
     /// When the store cannot answer; the claim may have been granted all the same.
     fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
-    /// Gives a grant its whole lease again.
+    /// Gives a grant its whole lease again, and writes down what it found ([`Grant::previous`]): its owner
+    /// may have learned of more.
     ///
     /// # Errors
     ///

@@ -317,10 +317,10 @@ impl Release {
     }
 
     /// Whose grant or claim it is.
-    pub fn token(&self) -> &ClaimToken {
+    pub fn token(&self) -> ClaimToken {
         match self {
-            Self::Grant { grant, .. } => &grant.token,
-            Self::CalledOff { token, .. } => token,
+            Self::Grant { grant, .. } => grant.token,
+            Self::CalledOff { token, .. } => *token,
         }
     }
 

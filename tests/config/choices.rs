@@ -59,6 +59,14 @@ fn of_an_api() -> Vec<(&'static str, Policy)> {
         ("rerun_abandoned = true", api().rerun_abandoned()),
         ("run_unprotected = true", api().run_unprotected()),
         ("keep_cookies = true", api().keep_cookies()),
+        (
+            "token = { read = { header = \"X-Once\" }, from = \"POST /tokens\" }",
+            api().token(header("X-Once"), "POST /tokens"),
+        ),
+        (
+            "token_bound_to = { header = \"X-User\" }\ntoken = { read = { form = \"t\" }, from = \"/t\" }",
+            api().token(form("t"), "/t").token_bound_to(Scope::header("X-User")),
+        ),
         ("private_label = true", api().private_label()),
     ]
 }
@@ -150,6 +158,11 @@ fn what_a_policy_compares_is_replaced_and_not_added_to() {
     assert_eq!(with(""), format!("{own:?}"));
     let replaced = "compare = [{ json = \"/a\" }]\nrerun_abandoned = false\nprivate_label = false";
     assert_eq!(with(replaced), format!("{expected:?}"));
+    // Only what it would have set is taken back.
+    let asked = webhook().resolve_abandoned(async |_| tower_idempotency::Resolution::Unknown);
+    let registry = Registry::new().policy("asked", asked.clone());
+    let asking = rules_with(&registry, &one("policy = \"asked\"\nrerun_abandoned = false"));
+    assert_eq!(format!("{:?}", policy(&asking.unwrap())), format!("{asked:?}"));
     let ignoring = webhook().ignore([form("a")]).rerun_abandoned().private_label();
     assert_eq!(with("ignore = [{ form = \"a\" }]"), format!("{ignoring:?}"));
 }

@@ -18,6 +18,10 @@ fn api() -> Policy {
     Policy::api(Scope::everyone())
 }
 
+fn token() -> Policy {
+    api().token(header("X-Once"), "POST /tokens")
+}
+
 fn webhook() -> Policy {
     Policy::webhook(json("/id"))
 }
@@ -65,6 +69,24 @@ fn what_is_chosen_is_what_is_said() {
         ("the quotes may be left out", api(), api().strict()),
         ("a structured-field string", webhook().identity(header("X-Id")), webhook()),
         ("its JSON field /id: 1 to 255 bytes.", webhook(), webhook().identity(form("id"))),
+        (
+            "needs a one-time token as its key, its header X-Once: 22 characters, from POST /tokens.",
+            token(),
+            api(),
+        ),
+        ("refused with 428; one whose token is unknown", token(), api()),
+        ("after that the key is unknown", token(), api()),
+        (
+            "issued for what the request is about, its JSON field /order",
+            token().business_key(json("/order")),
+            token(),
+        ),
+        (
+            "Tokens belong to the caller's `Tenant`",
+            token().token_bound_to(Scope::extension::<Tenant>()),
+            token(),
+        ),
+        ("Idempotency-Key", api(), token()),
         ("may have a key", api().optional(), api()),
         ("One without is not protected", api().optional(), api()),
         ("One without, or with a malformed one, is refused", api(), api().optional()),

@@ -203,10 +203,12 @@ fn statuses_are_a_list_in_which_each_has_one_meaning() {
 #[test]
 fn choices_that_take_each_others_place_are_not_made_together() {
     for (one, other) in [
+        ("token = { read = { form = \"a\" }, from = \"b\" }", "identity = { form = \"a\" }"),
         ("no_fingerprint = true", "compare = [{ json = \"/a\" }]"),
         ("no_fingerprint = true", "ignore = [{ json = \"/a\" }]"),
         ("compare = [{ json = \"/a\" }]", "ignore = [{ json = \"/a\" }]"),
         ("rerun_abandoned = true", "resolve_abandoned = \"ask\""),
+        ("rerun_abandoned = true", "ledger = \"dedup\""),
     ] {
         let name = |line: &str| line.split(' ').next().unwrap().to_owned();
         let message = format!("{} and {} exclude each other", name(one), name(other));
@@ -382,6 +384,7 @@ fn a_hook_that_is_not_registered_is_answered_with_those_that_are() {
         ("on_mismatch", "on_mismatch"),
         ("refuse_with", "refuse_with"),
         ("resolve_abandoned", "resolver"),
+        ("ledger", "ledger"),
     ] {
         check_field(
             &[
@@ -389,7 +392,7 @@ fn a_hook_that_is_not_registered_is_answered_with_those_that_are() {
                     &format!("{field} = \"x\""),
                     &format!(
                         "{field}: no {} is registered as \"x\" (none is); register it: Registry::new().{setter}(\"x\", ..)",
-                        if setter == "resolver" { "resolver" } else { "hook" }
+                        if ["resolver", "ledger"].contains(&setter) { setter } else { "hook" }
                     ),
                 ),
                 (

@@ -7,8 +7,8 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_idempotency::{
-    Abandoned, Answer, Delivery, IdempotencyLayer, MemoryStore, Mismatch, Refusal, Registry,
-    Resolution, Rules, Scope, Verified, extension, json,
+    Abandoned, Answer, Delivery, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, MemoryStore,
+    Mismatch, Refusal, Registry, Resolution, Rules, Scope, Sealed, Verified, extension, json,
 };
 
 use crate::support::{one, rules_with};
@@ -161,6 +161,42 @@ async fn a_registered_resolver_is_asked() {
     let unasked = made(&registry, "");
     assert_eq!(deliver(&unasked, "a", unknown).await.0, 504);
     assert_eq!(deliver(&unasked, "a", unknown).await.0, 503);
+}
+
+/// A ledger of one row for every operation.
+#[derive(Clone, Default)]
+struct Row(Arc<Mutex<Option<Answer>>>);
+
+impl Ledger for Row {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+
+    async fn seal(&self, _: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+        *self.0.lock().unwrap() = Some(answer.clone());
+        Ok(Sealed::Written)
+    }
+}
+
+#[tokio::test]
+async fn a_registered_ledger_is_asked_and_sealed_and_a_resolver_beside_it_has_the_word() {
+    let row = Row::default();
+    let registry = Registry::new()
+        .ledger("dedup", row.clone())
+        .resolver("ask", async |_: Abandoned| Resolution::Done(Answer::text("asked")));
+    let unknown = r#"{"id": 1, "status": 504}"#;
+    let ledger = made(&registry, "ledger = \"dedup\"");
+    assert_eq!(deliver(&ledger, "a", unknown).await.0, 504);
+    assert_eq!(deliver(&ledger, "a", unknown).await, (504, "run 2".to_owned()), "no row: it runs");
+    *row.0.lock().unwrap() = Some(Answer::text("charged"));
+    assert_eq!(deliver(&ledger, "a", unknown).await, (200, "charged".to_owned()));
+    assert_eq!(deliver(&ledger, "a", r#"{"id": 2}"#).await, ran(3));
+    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().body().unwrap(), "run 3");
+
+    let both = made(&registry, "ledger = \"dedup\"\nresolve_abandoned = \"ask\"");
+    assert_eq!(deliver(&both, "a", unknown).await.0, 504);
+    assert_eq!(deliver(&both, "a", unknown).await, (200, "asked".to_owned()));
+    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().body().unwrap(), "asked");
 }
 
 #[test]

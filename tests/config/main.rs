@@ -8,4 +8,5 @@ mod placed;
 mod places;
 mod schema;
 mod support;
+mod token;
 mod unused;

@@ -160,6 +160,25 @@ fn values() -> Vec<(&'static str, Value, Vec<Value>)> {
             json!([{"each": "/i", "read": [{"json": "/a"}, {"header": "b", "strict": true}]}, {"sent": {"form": "c"}}, {"xml": "/a/b"}, {"query": "d"}, {"path": "e"}, {"source": "f"}]),
             place(),
         ),
+        (
+            "token",
+            json!({"read": {"header": "X-Once-Token"}, "from": "POST /tokens"}),
+            vec![
+                json!("x"),
+                json!({"read": {"header": "X-Once-Token"}}),
+                json!({"from": "POST /tokens"}),
+                json!({"read": {"header": "a b"}, "from": "POST /tokens"}),
+                json!({"read": [{"form": "a"}], "from": "POST /tokens"}),
+                json!({"read": {"form": "a"}, "from": ""}),
+                json!({"read": {"form": "a"}, "from": 7}),
+                json!({"read": {"form": "a"}, "from": "b", "more": true}),
+            ],
+        ),
+        (
+            "token_bound_to",
+            json!({"header": "X-User"}),
+            vec![json!({"header": "a b"}), json!({}), json!(""), json!(7)],
+        ),
         ("business_key", json!({"json": "/order"}), place()),
         ("compare", json!([{"json": ""}, {"source": "a"}]), places()),
         (
@@ -172,6 +191,7 @@ fn values() -> Vec<(&'static str, Value, Vec<Value>)> {
         ("refuse_with", json!("x"), name()),
         ("keep_if", json!("x"), name()),
         ("resolve_abandoned", json!("x"), name()),
+        ("ledger", json!("x"), name()),
         ("wait", json!("0s"), duration()),
         ("call_within", json!("500ms"), duration()),
         ("claim_within", json!("1s 500ms"), duration()),
@@ -229,10 +249,15 @@ fn what_each_field_takes_is_judged_alike() {
 fn what_does_not_go_together_is_judged_alike() {
     let field = json!([{"json": "/a"}]);
     for (one, other) in [
+        (
+            ("token", json!({"read": {"form": "a"}, "from": "b"})),
+            ("identity", json!({"form": "a"})),
+        ),
         (("no_fingerprint", json!(true)), ("compare", field.clone())),
         (("no_fingerprint", json!(true)), ("ignore", field.clone())),
         (("compare", field.clone()), ("ignore", field.clone())),
         (("rerun_abandoned", json!(true)), ("resolve_abandoned", json!("x"))),
+        (("rerun_abandoned", json!(true)), ("ledger", json!("x"))),
     ] {
         let mut file = with(one.0, &one.1);
         assert!(valid(&file) && read(&file).is_ok(), "{file}");
@@ -248,6 +273,7 @@ fn what_is_missing_is_judged_alike() {
         ("policy = \"api\"\nscope = \"everyone\"", true),
         ("policy = \"webhook\"", false),
         ("policy = \"webhook\"\nidentity = { json = \"/id\" }", true),
+        ("policy = \"webhook\"\ntoken = { read = { form = \"a\" }, from = \"b\" }", true),
         ("scope = \"everyone\"", false),
         ("policy = \"wechat_pay_v3\"", false),
         ("policy = \"wechat_pay_v2\"", true),

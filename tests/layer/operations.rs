@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower_idempotency::{
-    Answer, MemoryStore, RefusalKind, State,
+    Answer, LedgerEntry, MemoryStore, RefusalKind, State,
     operations::{Found, Operations, Settle, SettleError, SettleErrorKind, Standing},
     store::{Cursor, StoreErrorKind},
     test_util::{Fault, Transition},
 };
 use tower_idempotency_test_support::Log;
 
-use crate::house::{Door, House, SECOND, api, text, with_door};
+use crate::{
+    house::{Door, House, SECOND, api, text, with_door},
+    table::{Table, Trouble},
+};
 
 /// What is listed, from the first page to the last.
 async fn listed(operations: &Operations<MemoryStore>, at_most: usize) -> Vec<Found> {
@@ -230,4 +233,81 @@ async fn a_verdict_without_a_reason_is_refused() {
         assert_eq!(refused(operations.settle(&found, verdict).await), SettleErrorKind::NoReason);
     }
     assert!(house.record().await.is_abandoned());
+}
+
+/// An operation of which nobody knows, since its ledger could not say.
+async fn unknown_to(table: &Table) -> (House, Operations<MemoryStore>, Found) {
+    let house = House::with(api().ledger(table.clone()), |_| async { text(504, "timed out") });
+    house.send("k").await.is_executed();
+    let operations = Operations::new(house.memory.clone());
+    let found = only(&operations).await;
+    (house, operations, found)
+}
+
+fn entry(key: &'static str) -> LedgerEntry {
+    LedgerEntry::new("pay", "", key, None)
+}
+
+fn done() -> Settle {
+    Settle::done(Answer::text("by hand"), "the provider has the charge")
+}
+
+#[tokio::test(start_paused = true)]
+async fn f20_a_verdict_by_hand_leaves_a_row_and_the_row_that_is_there_wins() {
+    for there in [None, Some("charged")] {
+        let table = Table::default();
+        let (house, operations, found) = unknown_to(&table).await;
+        if let Some(text) = there {
+            table.put(&entry("k"), text);
+        }
+        operations.settle(&found, done().in_ledger(table.clone(), entry("k"))).await.unwrap();
+        let told = there.unwrap_or("by hand");
+        assert_eq!(house.send("k").await.is_replayed().text(), told);
+        assert_eq!(table.of_k(), Some((200, told.into())));
+        assert_eq!(table.finds(), 0, "the record answers");
+    }
+
+    // Without the ledger the record alone would say it.
+    let table = Table::default();
+    let (house, operations, found) = unknown_to(&table).await;
+    operations.settle(&found, done()).await.unwrap();
+    assert_eq!(house.send("k").await.is_replayed().text(), "by hand");
+    assert_eq!(table.rows(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f20_what_has_a_row_is_not_settled_as_not_done() {
+    let table = Table::default();
+    let (house, operations, found) = unknown_to(&table).await;
+    table.put(&entry("k"), "charged");
+    for verdict in [not_done(), not_done().forced()] {
+        let settled = operations.settle(&found, verdict.in_ledger(table.clone(), entry("k"))).await;
+        assert_eq!(refused(settled), SettleErrorKind::HasRow);
+    }
+    assert!(house.record().await.is_abandoned());
+
+    let empty = Table::default();
+    operations.settle(&found, not_done().in_ledger(empty, entry("k"))).await.unwrap();
+    assert!(!house.record().await.is_abandoned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_whose_row_cannot_be_written_or_is_anothers_settles_nothing() {
+    let table = Table::default();
+    let (house, operations, found) = unknown_to(&table).await;
+    let settle = async |operations: &Operations<MemoryStore>, verdict: Settle, key| {
+        refused(operations.settle(&found, verdict.in_ledger(table.clone(), entry(key))).await)
+    };
+    for verdict in [done, not_done] {
+        assert_eq!(settle(&operations, verdict(), "other").await, SettleErrorKind::OtherEntry);
+        let secret = operations.clone().secret(&[7; 32]);
+        assert_eq!(settle(&secret, verdict(), "k").await, SettleErrorKind::OtherEntry);
+        table.trouble(Trouble::Fails);
+        assert_eq!(settle(&operations, verdict(), "k").await, SettleErrorKind::Ledger);
+        table.trouble(None);
+    }
+    assert_eq!(table.rows(), 0);
+    assert!(house.record().await.is_abandoned());
+    operations.settle(&found, done().in_ledger(table.clone(), entry("k"))).await.unwrap();
+    assert_eq!(table.rows(), 1);
 }

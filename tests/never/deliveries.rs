@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tower_idempotency::{
-    MemoryStore, Operation, Policy, RedisStore, RefusalKind, State, json,
+    Abandoned, MemoryStore, Operation, Policy, RedisStore, RefusalKind, Resolution, State, Store,
+    json,
+    store::StoreErrorKind,
     test_util::{Fault, FaultyStore, Gate, Transition},
 };
 use tower_idempotency_test_support::RedisServer;
@@ -127,4 +129,76 @@ async fn a_business_key_with_the_text_of_a_delivery_id_is_another_name() {
     let mixed = shop.send(notification(r#"{"id":"X","order":"X"}"#)).await;
     assert_eq!(mixed.refusal(), Some(RefusalKind::Mismatch));
     assert!(shop.send(notification(r#"{"id":"Z"}"#)).await.is_replay());
+}
+
+/// A shop in which a delivery has run before there was a business key, and nobody knows what became of
+/// it; then each run says what it found, and ends with this status.
+async fn after_an_unknown_run(store: impl Store + Clone, status: u16) -> Shop {
+    let before = Policy::webhook(json("/id"));
+    let ended = Shop::new(store.clone(), before, |_| async { text(504, "nobody knows") });
+    ended.send(notification(r#"{"id":"D-1","order":"O-1"}"#)).await.assert_text("nobody knows");
+    Shop::new(store, policy().rerun_abandoned(), move |request: Asked| async move {
+        let operation = request.extensions().get::<Operation>().expect("it runs");
+        text(status, format!("{:?}", operation.previous()))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_run_of_a_delivery_stays_unknown_whatever_becomes_of_the_request_that_may_rerun_it()
+ {
+    for (transition, skip) in [
+        (Transition::Claim, 2),
+        (Transition::Renew, 0),
+        (Transition::Resolve, 0),
+        (Transition::Claim, 1),
+    ] {
+        let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+        let faults = store.faults();
+        let shop = after_an_unknown_run(store.clone(), 200).await;
+        let gate = Gate::new();
+        for _ in 0..skip {
+            faults.next(transition, Fault::None);
+        }
+        faults.next(transition, Fault::HoldAnswer(gate.clone()));
+        let client = tokio::spawn(shop.send(notification(r#"{"id":"D-1","order":"O-1"}"#)));
+        sleep(Duration::from_millis(100)).await;
+        client.abort();
+        gate.open();
+        sleep(Duration::from_secs(10)).await;
+        let again = shop.send(notification(r#"{"id":"D-1","order":"O-1"}"#)).await;
+        again.assert_text("AbandonedUnknown");
+        assert!(shop.layer.drain(Duration::from_secs(5)).await.is_clean());
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_run_of_a_delivery_is_unknown_to_the_next_though_a_rerun_gave_back() {
+    let store = MemoryStore::new();
+    let shop = after_an_unknown_run(store, 503).await;
+    for delivery in [
+        r#"{"id":"D-1","order":"O-1"}"#,
+        r#"{"id":"D-1","order":"O-1"}"#,
+        r#"{"id":"D-2","order":"O-1"}"#,
+        r#"{"id":"D-1"}"#,
+    ] {
+        shop.send(notification(delivery)).await.assert_text("AbandonedUnknown");
+    }
+    // The twin: another event's run is the first.
+    shop.send(notification(r#"{"id":"D-3","order":"O-3"}"#)).await.assert_text("Nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_for_a_delivery_id_that_became_another_name_is_told_and_not_kept_for_ever() {
+    let store = Arc::new(FaultyStore::new(MemoryStore::new()));
+    let faults = store.faults();
+    // Somebody is wrong about a run whose answer could not be stored.
+    let wrong = |_: Abandoned| async { Resolution::NotDone };
+    let shop = Shop::new(store, policy().resolve_abandoned(wrong), |_| async { text(200, "paid") });
+    faults.always(Transition::Complete, Fault::Fail(StoreErrorKind::Unreachable));
+    shop.send(notification(r#"{"id":"D-1"}"#)).await.assert_text("paid");
+    sleep(Duration::from_secs(60)).await;
+    shop.send(notification(r#"{"id":"D-1","order":"O-1"}"#)).await.assert_text("paid");
+    faults.heal();
+    assert!(shop.layer.drain(Duration::from_secs(60)).await.is_clean());
+    assert_eq!(shop.runs.count(), 2);
 }

@@ -103,6 +103,13 @@ fn number(rest: &mut &[u8], mark: u8) -> Option<usize> {
     Some(number)
 }
 
+/// A bulk string of these columns.
+pub(crate) fn bulk(columns: &[&[u8]]) -> Vec<u8> {
+    let whole = columns.concat();
+    let length = format!("${}\r\n", whole.len()).into_bytes();
+    [&length[..], &whole, b"\r\n"].concat()
+}
+
 /// An array of bulk strings.
 pub(crate) fn array(fields: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", fields.len()).into_bytes();

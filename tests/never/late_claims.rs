@@ -1,8 +1,8 @@
-//! Claims that arrive when their request has long had its answer.
+//! Claims that arrive when their request has long had its answer, and grants of others.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::sleep;
 use tower_idempotency::{
-    Grant, MemoryStore, State, Store, StoreError,
+    Grant, MemoryStore, RefusalKind, State, Store, StoreError,
     store::{
         Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Written,
     },
@@ -87,4 +87,50 @@ async fn a_claim_that_arrives_after_its_run_was_kept_changes_nothing() {
     assert_eq!(shop.runs.count(), 1);
     assert_eq!(only_state(&store).await, State::Completed);
     assert!(shop.layer.drain(Duration::ZERO).await.is_clean());
+}
+
+/// A store that answers each claim with the first grant that it made.
+#[derive(Clone, Default)]
+struct MixesUp {
+    store: MemoryStore,
+    first: Arc<Mutex<Option<Grant>>>,
+}
+
+impl Store for MixesUp {
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        let claimed = self.store.claim(claim).await?;
+        let Claimed::Granted(grant) = claimed else { return Ok(claimed) };
+        let mut first = self.first.lock().expect("no holder panics");
+        Ok(Claimed::Granted(first.get_or_insert(grant).clone()))
+    }
+    async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
+        self.store.renew(grant).await
+    }
+    async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
+        self.store.complete(grant, kept).await
+    }
+    async fn release(&self, release: Release) -> Result<Written, StoreError> {
+        self.store.release(release).await
+    }
+    async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
+        self.store.resolve(resolve).await
+    }
+    async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
+        self.store.issue(issue).await
+    }
+    async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
+        self.store.scan(from, at_most).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_another_claim_starts_no_handler_and_leaves_the_key_free() {
+    let store = MixesUp::default();
+    let shop = Shop::new(store.clone(), api(), |_| async { text(503, "not yet") });
+    shop.send(keyed("one")).await.assert_text("not yet");
+    let refused = shop.send(keyed("two")).await;
+    assert_eq!(refused.refusal(), Some(RefusalKind::StoreUnavailable));
+    assert_eq!(shop.runs.count(), 1);
+    assert!(shop.layer.drain(Duration::from_secs(5)).await.is_clean());
+    assert!(records(&store).await.iter().all(|record| record.state == State::Released));
 }

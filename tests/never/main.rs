@@ -2,6 +2,7 @@
 //! that is none, by clocks and by runtimes that stop.
 
 mod answers;
+mod bodies;
 mod charsets;
 mod deliveries;
 mod durations;

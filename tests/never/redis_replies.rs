@@ -10,13 +10,13 @@ use std::{
 
 use tokio::time::sleep;
 use tower_idempotency::{
-    ClaimToken, RecordKey, RedisStore, RefusalKind, Store,
+    Answer, ClaimToken, Policy, RecordKey, RedisStore, RefusalKind, Store, header, json,
     store::{Alias, Claim, Claimed, StoreErrorKind},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
 use crate::{
-    fake_redis::{FakeRedis, Words, array},
+    fake_redis::{FakeRedis, Words, array, bulk},
     shop::{Shop, api, keyed, text},
 };
 
@@ -27,9 +27,16 @@ fn claim(key: u8) -> Claim {
     Claim::new(key, ClaimToken::random(), None, 30 * SECOND, 60 * SECOND, SECOND)
 }
 
+/// Stamp or deadline, fence, attempt.
+const TIMES: &[u8] = b"00018000000300001800000000000000000001";
+const NOW: &[u8] = b"0001800000000000";
+/// The largest number that a column can hold.
+const NINES: &[u8] = b"9999999999999999";
+const ZEROS: &[u8] = b"0000000000000000";
+
 /// A grant as the script answers it, for this token.
 fn granted(token: &[u8]) -> Vec<u8> {
-    array(&[b"A", b"1800000000000", b"", b"1800000030000", b"1800000000000000", b"1", b"-", token])
+    bulk(&[b"A", NOW, token, b"00", TIMES, b"-"])
 }
 
 /// The claim token among the words of a claim.
@@ -63,13 +70,45 @@ async fn a_grant_that_was_another_claims_starts_no_handler_and_ends_the_connecti
     sleep(SECOND).await;
     assert!(matches!(store.claim(claim(1)).await, Ok(Claimed::Granted(_))));
     // A grant that names nobody is none.
-    let nameless = FakeRedis::start(|_| {
-        array(&[b"A", b"1800000000000", b"", b"1800000030000", b"1800000000000000", b"1", b"-"])
-    })
-    .await;
+    let nameless = FakeRedis::start(|_| granted(b"")).await;
     let store = RedisStore::connect(&nameless.url()).await.expect("it tells the time");
     let error = store.claim(claim(1)).await.expect_err("no grant");
     assert_eq!(error.kind(), StoreErrorKind::Garbled);
+}
+
+#[tokio::test]
+async fn another_name_that_was_another_claims_leads_to_nobodys_answer() {
+    // Of another tenant's operation, which is completed.
+    let foreign = RecordKey::from_bytes([9; 32]);
+    let honest = Arc::new(AtomicBool::new(false));
+    let is_honest = honest.clone();
+    let server = FakeRedis::start(move |words| {
+        let token = token_of(words);
+        if words[3].ends_with(foreign.to_string().as_bytes()) {
+            let payload = Answer::text("another tenant's").to_payload(&foreign);
+            let header = [b"I1C", &[3; 16][..], TIMES, &[0; 32], b"-"].concat();
+            return bulk(&[b"C", NOW, token, b"00", &header, &payload]);
+        }
+        // What the claim before this one was to be told: that its id is a name of that operation.
+        let token = if is_honest.load(Ordering::SeqCst) { token } else { b"another's token." };
+        bulk(&[b"L", NOW, token, b"00", foreign.as_bytes()])
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let policy = Policy::webhook(header("Idempotency-Key")).business_key(json("/order"));
+    let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
+    let without_order = || {
+        let mut request = keyed("k");
+        *request.body_mut() = "{}".into();
+        request
+    };
+    let refused = shop.send(without_order()).await;
+    assert_eq!(refused.refusal(), Some(RefusalKind::StoreUnavailable), "{refused:?}");
+    // The twin: told to this claim, it is one.
+    honest.store(true, Ordering::SeqCst);
+    sleep(SECOND).await;
+    shop.send(without_order()).await.assert_text("another tenant's");
+    assert_eq!(shop.runs.count(), 0);
 }
 
 #[tokio::test]
@@ -111,33 +150,61 @@ async fn whatever_a_server_answers_nothing_runs_and_nobody_waits() {
     .chain([b"*1\r\n".repeat(100_000), b"*2\r\n".repeat(1000), vec![b'x'; 1 << 20]])
     .chain([
         array(&[b"A", b"18446744073709551615", b"", b"0", b"0", b"1", b"-", b"0123456789abcdef"]),
-        array(&[b"I", b"18446744073709551615", b"", b"18446744073709551615", b"0", b"4294967295"]),
-        array(&[b"X", b"18446744073709551615", b"", b"1", b"0", b"1", b"\xff"]),
-        array(&[b"X", b"9223372036854775807", b"", b"0", b"18446744073709551615", b"1", b""]),
-        array(&[b"C", b"18446744073709551615", b"", b"0", b"0", b"1", b"not an answer"]),
-        array(&[b"C", b"0", b"", b"18446744073709551615", b"0", b"1", b""]),
         array(&[b"L", b"18446744073709551615", b"", b"short"]),
-        array(&[b"T", b"18446744073709551615", b""]),
-        array(&[b"M", b"1"]),
-        array(&[b"V", b"18446744073709551615"]),
+        bulk(&[]),
+        bulk(&[b"A"]),
+        bulk(&[b"V", NINES]),
+        bulk(&[b"V", b"-000000000000001"]),
+        bulk(&[b"M", b"1"]),
     ])
-    .collect();
+    .collect::<Vec<_>>();
+    // And what would fit, if only it were not absurd: said to the very claim that asks.
+    let absurd: Vec<(&str, Vec<u8>)> = vec![
+        ("A", [NOW, ZEROS, b"99999999"].concat()),
+        ("I", [NINES, ZEROS, b"999999"].concat()),
+        ("X", [ZEROS, NINES, b"000001\xff"].concat()),
+        ("X", [NINES, ZEROS, b"000001"].concat()),
+        ("B", TIMES.to_vec()),
+        ("B", vec![0xff; 38]),
+        ("C", b"not a record".to_vec()),
+        (
+            "C",
+            [b"I1C", &[3; 16][..], NINES, ZEROS, b"999999", &[0; 32], b"-not an answer"].concat(),
+        ),
+        ("L", b"short".to_vec()),
+        ("T", Vec::new()),
+    ];
+    let told = |letter: &'static str, rest: Vec<u8>| {
+        move |words: &Words| match &words[0][..] {
+            b"GETRANGE" => bulk(&[b"I1C", &rest]),
+            _ => bulk(&[letter.as_bytes(), NINES, token_of(words), b"00", &rest]),
+        }
+    };
+    for (letter, rest) in absurd {
+        let shown = format!("{letter}{}", rest.escape_ascii());
+        nothing_runs_and_nobody_waits(&shown, told(letter, rest)).await;
+    }
     for answer in hostile {
         let shown = answer[..answer.len().min(40)].escape_ascii().to_string();
-        let bytes = answer.clone();
-        let server = FakeRedis::start(move |_| bytes.clone()).await;
-        let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
-        let policy =
-            api().claim_within(Duration::from_millis(100)).call_within(Duration::from_millis(60));
-        let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
-        let asked = Instant::now();
-        let refused = shop.send(keyed("k")).await;
-        assert!(refused.refusal().is_some(), "{shown}: {refused:?}");
-        assert!(asked.elapsed() < 3 * SECOND, "{shown}: {:?}", asked.elapsed());
-        assert_eq!(shop.runs.count(), 0, "{shown}");
+        nothing_runs_and_nobody_waits(&shown, move |_| answer.clone()).await;
     }
 }
 
+async fn nothing_runs_and_nobody_waits(
+    shown: &str,
+    answer: impl Fn(&Words) -> Vec<u8> + Clone + Send + Sync + 'static,
+) {
+    let server = FakeRedis::start(answer).await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let policy =
+        api().claim_within(Duration::from_millis(100)).call_within(Duration::from_millis(60));
+    let shop = Shop::new(store, policy, |_| async { text(200, "paid") });
+    let asked = Instant::now();
+    let refused = shop.send(keyed("k")).await;
+    assert!(refused.refusal().is_some(), "{shown}: {refused:?}");
+    assert!(asked.elapsed() < 3 * SECOND, "{shown}: {:?}", asked.elapsed());
+    assert_eq!(shop.runs.count(), 0, "{shown}");
+}
 #[tokio::test]
 async fn a_claim_that_was_granted_is_never_called_free_because_the_server_forgot_the_alias_script()
 {

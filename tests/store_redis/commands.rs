@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tower_idempotency::{
     RedisStore, Store,
-    store::{Alias, Claim, Claimed},
+    store::{Alias, Claim, Claimed, Kept},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
@@ -74,6 +74,21 @@ async fn a_claim_a_completion_and_a_replay_cost_one_command_each() {
     let (answer, calls, writes) = measured.cost(store.claim(claim(grant.key))).await;
     assert_eq!(completed(answer), b"done");
     assert_eq!((calls, writes), (only("evalsha", 1), 1));
+}
+
+#[tokio::test]
+async fn a_long_answer_does_not_pass_through_a_script_when_it_is_replayed() {
+    let measured = Measured::new().await;
+    let store = &measured.store;
+    for (length, trips) in [(16 * 1024 - 1, 1), (16 * 1024, 2), (1024 * 1024, 2)] {
+        let payload: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
+        let grant = granted(store.claim(claim(new_key())).await);
+        let stored = Kept::new(payload.clone().into(), Duration::from_secs(60));
+        assert!(store.complete(&grant, stored).await.unwrap().is_stored());
+        let (answer, calls, writes) = measured.cost(store.claim(claim(grant.key))).await;
+        assert!(completed(answer) == payload);
+        assert_eq!((calls, writes), (only("evalsha", 1), trips), "{length}");
+    }
 }
 
 #[tokio::test]

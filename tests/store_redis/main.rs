@@ -14,4 +14,5 @@ mod sentinel;
 mod staying_up;
 mod support;
 mod tls;
+mod tokens;
 mod wait;

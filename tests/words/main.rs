@@ -5,3 +5,4 @@ mod events;
 mod problems;
 mod readme;
 mod settling;
+mod token_route;

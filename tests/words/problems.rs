@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header::CONTENT_TYPE, re
 use http_body::Frame;
 use tower_idempotency::{
     ClaimToken, Delivery, MemoryStore, OneTimeToken, Policy, Refusal, Rule, Scope, Store, json,
-    store::{Cursor, Issue, Kept, Resolve, StoreErrorKind, Verdict},
+    store::{Cursor, Kept, Resolve, StoreErrorKind, Verdict},
     test_util::FaultyStore,
 };
 
@@ -52,6 +52,7 @@ async fn provoke(problem: &str, policy: Policy, headers: &HeaderMap) -> (Parts, 
             policy.verify(async |_: Delivery| Err(Refusal::not_verified("no signature")))
         }
         "business-key-missing" => policy.business_key(json("/order")),
+        "token-missing" | "token-unknown" => policy.token(tower_idempotency::header("X-Once"), "/"),
         _ => policy,
     };
     let app = answering(&store, Rule::new("words", policy), &status);
@@ -91,11 +92,10 @@ async fn provoke(problem: &str, policy: Policy, headers: &HeaderMap) -> (Parts, 
             with(post("k"))
         }
         "token-unknown" => {
-            first(503).await;
-            let key = only_record(&store).await.key;
-            let issue = Issue::new(key, OneTimeToken::random(), None, Duration::from_secs(60));
-            store.issue(issue).await.unwrap();
-            with(post("k"))
+            let mut request = post("k");
+            let token = OneTimeToken::random().to_text();
+            request.headers_mut().insert("X-Once", token.try_into().unwrap());
+            with(request)
         }
         "store-unavailable" => {
             store.faults().down(StoreErrorKind::Unreachable);
@@ -113,7 +113,7 @@ async fn provoke(problem: &str, policy: Policy, headers: &HeaderMap) -> (Parts, 
             assert!(app.layer.drain(Duration::ZERO).await.is_clean());
             with(post("k"))
         }
-        "scope-missing" | "not-verified" => with(post("k")),
+        "scope-missing" | "not-verified" | "token-missing" => with(post("k")),
         "business-key-missing" => {
             status.store(503, std::sync::atomic::Ordering::Relaxed);
             app.send(keyed(Body::from(r#"{"id": "k", "order": "o"}"#))).await;
@@ -221,12 +221,9 @@ fn scopes(problem: &str) -> Vec<Scope> {
     }
 }
 
-/// No policy demands tokens yet.
-const NOT_PROVOKED: &str = "token-missing";
-
 #[tokio::test(start_paused = true)]
 async fn an_apis_client_hears_what_the_page_says() {
-    for (problem, page) in pages().iter().filter(|(problem, _)| problem != NOT_PROVOKED) {
+    for (problem, page) in &pages() {
         let mut heard = BTreeSet::new();
         for scope in scopes(problem) {
             let (head, body) = provoke(problem, api().scope(scope), &HeaderMap::new()).await;
@@ -240,7 +237,7 @@ async fn an_apis_client_hears_what_the_page_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_notifications_sender_hears_what_the_page_says() {
-    let others = [NOT_PROVOKED, "answer-not-kept", "mismatch"];
+    let others = ["answer-not-kept", "mismatch"];
     for (problem, page) in pages().iter().filter(|(problem, _)| !others.contains(&problem.as_str()))
     {
         for scope in scopes(problem) {
@@ -253,7 +250,7 @@ async fn a_notifications_sender_hears_what_the_page_says() {
 #[tokio::test(start_paused = true)]
 async fn a_grpc_client_hears_what_the_page_says() {
     let grpc = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))]);
-    for (problem, page) in pages().iter().filter(|(problem, _)| problem != NOT_PROVOKED) {
+    for (problem, page) in &pages() {
         let (status, after) = row(page, "gRPC");
         let mut heard = BTreeSet::new();
         for scope in scopes(problem) {

@@ -27,6 +27,9 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Run in the same transaction before [`Self::SCHEMA`], so that two migrations at once wait for
     /// each other.
     const BEFORE_SCHEMA: Option<&'static str>;
+    /// Run in a transaction of the layer's own, before it may have to wait for a handler's: it must not
+    /// hold a connection for long after nobody listens any more.
+    const BEFORE_SEAL: Option<&'static str> = None;
     /// Deletes rows older than so many seconds, and so many at most.
     const PURGE: &'static str;
     /// After a `SELECT`: locks the row until the transaction ends.

@@ -19,6 +19,8 @@ impl Primitives for Postgres {
     // crate's own.
     const BEFORE_SCHEMA: Option<&'static str> =
         Some("SELECT pg_advisory_xact_lock(7236834201775529)");
+    // The others have limits of their own, and no way to set one for a transaction.
+    const BEFORE_SEAL: Option<&'static str> = Some("SET LOCAL lock_timeout = '4s'");
     const PURGE: &'static str = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} \
          WHERE created_at < extract(epoch FROM now())::BIGINT - ? \
          ORDER BY created_at LIMIT ? FOR UPDATE SKIP LOCKED)";

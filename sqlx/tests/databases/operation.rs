@@ -29,7 +29,12 @@ impl Delivery {
     }
 
     pub(crate) fn policy(self) -> Policy {
-        let policy = Policy::webhook(json("/id")).scope(Scope::header("tenant"));
+        self.policy_from(Policy::webhook(json("/id")))
+    }
+
+    /// This policy, for this delivery's identities.
+    pub(crate) fn policy_from(self, policy: Policy) -> Policy {
+        let policy = policy.identity(json("/id")).scope(Scope::header("tenant"));
         if self.order.is_some() { policy.business_key(json("/order")) } else { policy }
     }
 

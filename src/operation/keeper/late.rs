@@ -180,6 +180,13 @@ fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shri
         Ok(Written::Restored) => telemetry::data_lost(grant, "storing the answer"),
         // Another execution's answer is there, and is final.
         Ok(Written::Lost(State::Completed)) => {}
+        // A name it stays for longer than this is tried.
+        Ok(Written::Lost(State::Alias)) => {
+            telemetry::never_stored(
+                grant,
+                "its delivery id is another name of an operation by now",
+            );
+        }
         Ok(Written::Lost(_) | Written::Over) => return Tried::AgainMuchLater,
         Ok(Written::Foreign) => telemetry::never_stored(grant, "the record is none of ours"),
         Err(error) if error.is_full() && can_shrink => {

@@ -21,14 +21,19 @@ impl Way {
             None => None,
         };
         self.tell_mismatch(fields);
-        Refusal::new(
-            RefusalKind::Mismatch,
-            format!(
-                "this identity was used for another request; the same on a retry must be: {}; a \
-                 new operation needs a new identity",
-                compared.describe()
+        let what = compared.describe();
+        let detail = match &rule.policy().token {
+            Some(demand) => format!(
+                "this one-time token was issued or used for something else; what must be the same is: \
+                 {what}; for something new get a new token from {}",
+                demand.from()
             ),
-        )
+            None => format!(
+                "this identity was used for another request; the same on a retry must be: {what}; a \
+                 new operation needs a new identity"
+            ),
+        };
+        Refusal::new(RefusalKind::Mismatch, detail)
     }
 
     /// The digests of the fields of the operation that has this identity, if it is completed.
@@ -38,6 +43,8 @@ impl Way {
         }
         let mut anything = self.claimant.asks().clone();
         anything.print = None;
+        // With a token there is no look that compares nothing; that it is right is known already.
+        anything.one_time = None;
         match wait::look_once(&self.shared, &anything, self.call_within()).await {
             Ok(Claimed::Completed(completed)) => {
                 Some(decode(&self.subject.record, completed.payload).ok()?.fields)

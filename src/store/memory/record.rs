@@ -52,7 +52,8 @@ pub(super) struct Record {
     /// Grants so far. 0 in `Released`: called off, nothing ever ran.
     pub(super) attempt: u32,
     pub(super) print: Option<Fingerprint>,
-    /// In `InProgress` what the grant found; in `Released` whether it had failed.
+    /// In `InProgress` what the grant found; in `Released`, and in `Issued` over that, whether it had
+    /// failed.
     pub(super) before: Previous,
     /// In `Completed` what was stored, in `InProgress` the label, in `Alias` the target.
     pub(super) payload: Bytes,
@@ -113,6 +114,11 @@ impl Record {
         now.us.max(self.fence.saturating_add(1))
     }
 
+    /// A one-time token was issued where, as far as the store remembers, nothing ever ran.
+    fn is_issued_over_nothing(&self) -> bool {
+        self.state == State::Issued && self.attempt == 0
+    }
+
     /// The store has lost this grant: there is nothing, or what is as good as nothing, or something
     /// older than the grant that nobody holds.
     pub(super) fn has_lost(&self, grant: &Grant, now: Now) -> bool {
@@ -123,7 +129,9 @@ impl Record {
             return false;
         }
         let unheld = matches!(self.state, State::Issued | State::Released) || self.is_lapsed(now);
-        self.is_tombstone() || (self.fence < grant.fence.get() && unheld)
+        self.is_tombstone()
+            || self.is_issued_over_nothing()
+            || (self.fence < grant.fence.get() && unheld)
     }
 
     /// The record as an operator sees it.

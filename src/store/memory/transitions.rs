@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::record::{Now, Record, Write};
 use crate::{
-    record::{ClaimToken, Fence, Grant, OneTimeToken, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     store::{
         AbandonedRecord, Alias, Claim, Claimed, Completed, InProgress, Issue, Issued, Kept, Reason,
         Release, Resolve, Resolved, Takeover, Verdict, Written,
@@ -44,9 +44,9 @@ pub(super) fn claim(found: &Record, now: Now, late: bool, claim: &Claim) -> Step
             Some(previous) => previous,
             None => return (held(found, now), None),
         },
-        State::Issued => Previous::Issued,
         State::Released if found.is_tombstone() => Previous::Nothing,
-        State::Released if found.before == Previous::Failed => Previous::Failed,
+        State::Issued | State::Released if found.before == Previous::Failed => Previous::Failed,
+        State::Issued => Previous::Issued,
         State::Released => Previous::Released,
         State::Absent | State::Completed | State::Alias => Previous::Nothing,
     };
@@ -90,13 +90,27 @@ fn refuse(found: &Record, claim: &Claim) -> Option<Claimed> {
     if unknown {
         return Some(Claimed::TokenUnknown);
     }
-    // Another body may use a released key, but not another one-time token, which the fingerprint
-    // holds.
-    let compared = found.state != State::Released || claim.one_time.is_some();
+    if claim.one_time.is_some() {
+        return refuse_token(found, claim);
+    }
     match (found.print, claim.print) {
-        (Some(bound), Some(wanted)) if compared && bound != wanted => Some(Claimed::Mismatch),
+        // Another body may use a released key.
+        (Some(bound), Some(wanted)) if found.state != State::Released && bound != wanted => {
+            Some(Claimed::Mismatch)
+        }
         _ => None,
     }
+}
+
+/// With a one-time token both halves of the fingerprint are compared, in every state.
+fn refuse_token(found: &Record, claim: &Claim) -> Option<Claimed> {
+    let halves = |print: Option<Fingerprint>| print.map(Fingerprint::halves).unwrap_or_default();
+    let (bound, wanted) = (halves(found.print), halves(claim.print));
+    let anybodys = found.state == State::Issued && bound.0 == [0; 16];
+    if bound.0 != wanted.0 && !anybodys {
+        return Some(Claimed::TokenUnknown);
+    }
+    (bound.1 != [0; 16] && bound.1 != wanted.1).then_some(Claimed::Mismatch)
 }
 
 /// What a claim finds that takes this unfinished record over, if it may.
@@ -146,8 +160,9 @@ pub(super) fn complete(found: &Record, now: Now, grant: &Grant, kept: &Kept) -> 
     if mine && found.state == State::Completed {
         return (Written::Stored, None);
     }
-    // Also over a released record and a stranger's lapsed grant: this execution did happen.
-    let lost = found.state == State::Released
+    // Also over a released record, a token issued over one, and a stranger's lapsed grant: this
+    // execution did happen.
+    let lost = matches!(found.state, State::Released | State::Issued)
         || found.has_lost(grant, now)
         || (found.is_lapsed(now) && !mine);
     if !lost && (found.state != State::InProgress || !mine) {
@@ -179,7 +194,8 @@ fn give_back(found: &Record, now: Now, grant: &Grant, reason: Reason) -> Step<Wr
     if !unknown && let Some(over) = ended(found, mine) {
         return (over, None);
     }
-    let lost = found.has_lost(grant, now) || (unknown && found.state == State::Released && !mine);
+    let unheld = matches!(found.state, State::Released | State::Issued);
+    let lost = found.has_lost(grant, now) || (unknown && unheld && !mine);
     if !lost && (found.state != State::InProgress || !mine) {
         return (Written::Lost(found.state), None);
     }
@@ -317,7 +333,11 @@ pub(super) fn issue(found: &Record, now: Now, expires_ms: u64, issue: &Issue) ->
                 fence: found.next_fence(now),
                 attempt: found.attempt,
                 print: issue.print,
-                before: Previous::Nothing,
+                // A failed run before it is told to the next one all the same.
+                before: match found.before {
+                    Previous::Failed => Previous::Failed,
+                    _ => Previous::Nothing,
+                },
                 payload: Bytes::new(),
             };
             let (token, remaining, print) = (issue.token, issue.ttl, issue.print);

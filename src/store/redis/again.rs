@@ -130,7 +130,8 @@ async fn write(lane: Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     };
     let held: Vec<_> = held.into_iter().filter_map(|grant| Some((named(&grant)?, grant))).collect();
     for some in held.chunks(AT_ONCE) {
-        let commands = some.iter().map(|(name, grant)| command::renew(name, grant));
+        let renew = |name: &String, grant| command::renew(name, grant);
+        let commands = some.iter().map(|(name, grant)| (grant.token, renew(name, grant)));
         let written = all(lane, &script::RENEW, commands).await?;
         for ((_, grant), written) in some.iter().zip(written) {
             told(guard, grant, written, true);
@@ -139,7 +140,9 @@ async fn write(lane: Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     let done: Vec<_> =
         done.into_iter().filter_map(|(grant, kept)| Some((named(&grant)?, grant, kept))).collect();
     for some in done.chunks(AT_ONCE) {
-        let commands = some.iter().map(|(name, grant, kept)| command::complete(name, grant, kept));
+        let complete = |name: &String, grant, kept| command::complete(name, grant, kept);
+        let commands =
+            some.iter().map(|(name, grant, kept)| (grant.token, complete(name, grant, kept)));
         let written = all(lane, &script::COMPLETE, commands).await?;
         for ((_, grant, _), written) in some.iter().zip(written) {
             told(guard, grant, written, false);
@@ -163,22 +166,24 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 async fn all(
     lane: Lane<'_>,
     script: &'static Script,
-    commands: impl Iterator<Item = redis::Cmd>,
+    commands: impl Iterator<Item = (ClaimToken, redis::Cmd)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
     let mut pipeline = Pipeline::new();
-    for command in commands {
+    let mut owners = Vec::new();
+    for (owner, command) in commands {
+        owners.push(owner);
         pipeline.add_command(command);
     }
     let answers = in_time(lane, lane.send_all(&pipeline)).await?;
     let mut written = Vec::with_capacity(answers.len());
-    for (command, answer) in pipeline.cmd_iter().zip(answers) {
+    for ((command, answer), owner) in pipeline.cmd_iter().zip(answers).zip(owners) {
         // The server may be another one, which has never heard of the script.
         let reply = match refused::is_no_script(&answer) {
             true => in_time(lane, lane.run(script, command)).await,
             false => lane.read(script, answer),
         };
         written.push(match reply {
-            Ok(reply) => Some(reply.written()?),
+            Ok(reply) => Some(reply.written(owner)?),
             // One record alone may be refused: its slot has just been moved.
             Err(Failure::Server(error)) if !refused::is_read_only(&error) => None,
             Err(failure) => return Err(failure),

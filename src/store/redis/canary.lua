@@ -3,13 +3,13 @@
 -- N written anew, S the same (kept for longer), A absent although one was known, O another one is there; then ms, value.
 -- Not after record.lua: it is no record.
 local clock = redis.call('TIME')
-local now = string.format('%.0f', math.floor(tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000))
+local now = string.format('%016.0f', math.floor(tonumber(clock[1]) * 1000 + tonumber(clock[2]) / 1000))
 local there = redis.call('GETRANGE', KEYS[1], 0, 63)
 if ARGV[4] == '1' or (there == '' and ARGV[1] == '') then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-  return {'N', now, ARGV[2]}
+  return 'N' .. now .. ARGV[2]
 end
-if there == '' then return {'A', now, ''} end
-if there ~= ARGV[1] then return {'O', now, there} end
+if there == '' then return 'A' .. now end
+if there ~= ARGV[1] then return 'O' .. now .. there end
 redis.call('SET', KEYS[1], there, 'PX', ARGV[3])
-return {'S', now, there}
+return 'S' .. now .. there

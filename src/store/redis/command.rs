@@ -75,6 +75,13 @@ pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Scri
     (&script::BIND, command)
 }
 
+/// A record as it stands.
+pub(super) fn whole(name: &str) -> Cmd {
+    let mut command = Cmd::new();
+    command.arg("GETRANGE").arg(name).arg(0).arg(-1);
+    command
+}
+
 pub(super) fn renew(name: &str, grant: &Grant) -> Cmd {
     let mut command = script::RENEW.on(name, 8, 160 + grant.label.len());
     command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
@@ -87,7 +94,8 @@ pub(super) fn renew(name: &str, grant: &Grant) -> Cmd {
 pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Cmd {
     let mut command = script::COMPLETE.on(name, 6, 160 + kept.payload.len());
     command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-    command.arg(grant.fence.get()).arg(grant.attempt);
+    // As wide as the record's own columns, to be compared as they are.
+    command.arg(format!("{:016}", grant.fence.get())).arg(format!("{:06}", grant.attempt));
     command.arg(ms(kept.retention)).arg(&kept.payload[..]);
     command
 }

@@ -223,7 +223,10 @@ impl Link {
 
     /// A call was answered by the server's clock: the connection lives.
     pub(super) fn answered(&self, connection: &Connection, now_ms: u64) {
-        connection.heard(now_ms);
+        match now_ms {
+            0 => connection.alive(),
+            _ => connection.heard(now_ms),
+        }
         self.failures.store(0, Relaxed);
         self.breaker.answered(&self.address);
     }

@@ -1,27 +1,42 @@
-//! What the scripts answer, read field by field. Anything else is an error that names the script,
+//! What the scripts answer, read column by column. Anything else is an error that names the script,
 //! never a panic.
 
-use std::{time::Duration, vec};
+use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use redis::Value;
 
 use crate::{
-    record::{Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
+    record::{ClaimToken, Fence, Fingerprint, Mark, OneTimeToken, Previous, RecordKey, State},
     store::{
         AbandonedRecord, Claim, Claimed, Completed, InProgress, Issued, Resolved, StoreError,
         StoreErrorKind, Written,
     },
 };
 
+/// A record begins with so many bytes, then comes what it holds.
+const HEADER: usize = 90;
+/// Where the stamp, the fence and the attempts of a record stand.
+const TIMES: std::ops::Range<usize> = 19..57;
+
 /// The answer of one script: a letter, the server's ms, and what the letter brings along.
 pub(super) struct Reply {
     script: &'static str,
     /// The letter.
     pub(super) letter: u8,
-    /// When the server answered, by its own clock.
+    /// When the server answered, by its own clock; 0 where its clock was not asked.
     pub(super) now_ms: u64,
-    fields: vec::IntoIter<Value>,
+    /// What has not been read yet: the client's own buffer, never copied.
+    rest: Bytes,
+}
+
+/// What a claim was answered.
+pub(super) enum Answer {
+    Claimed(Claimed),
+    /// The answer of a run, too long to come through a script: these are the record's times.
+    Fetch(Bytes),
+    /// Nothing is granted: the server is none of those that the claim trusts.
+    Untrusted,
 }
 
 /// An answer to `what` that is none.
@@ -99,8 +114,8 @@ fn previous(letter: u8) -> Option<Previous> {
 impl Reply {
     /// The letter and the time of an answer of `script`.
     pub(super) fn read(script: &'static str, value: Value) -> Result<Self, StoreError> {
-        let Value::Array(fields) = value else { return Err(garbled(script)) };
-        let mut reply = Self { script, letter: 0, now_ms: 0, fields: fields.into_iter() };
+        let Value::BulkString(answer) = value else { return Err(garbled(script)) };
+        let mut reply = Self { script, letter: 0, now_ms: 0, rest: Bytes::from(answer) };
         reply.letter = reply.one()?;
         reply.now_ms = reply.number()?;
         Ok(reply)
@@ -110,29 +125,44 @@ impl Reply {
         Err(garbled(self.script))
     }
 
-    fn number(&mut self) -> Result<u64, StoreError> {
-        let read = self.fields.next().as_ref().and_then(number);
-        read.ok_or_else(|| garbled(self.script))
+    fn bytes(&mut self, length: usize) -> Result<Bytes, StoreError> {
+        if self.rest.len() < length {
+            return self.garbled();
+        }
+        Ok(self.rest.split_to(length))
     }
 
-    /// Without a copy: the client's own buffer.
-    fn bytes(&mut self) -> Result<Vec<u8>, StoreError> {
-        match self.fields.next() {
-            Some(Value::BulkString(bytes)) => Ok(bytes),
-            _ => self.garbled(),
-        }
+    /// All that is left.
+    fn payload(&mut self) -> Bytes {
+        std::mem::take(&mut self.rest)
+    }
+
+    /// After the last column: nothing may follow.
+    fn end(&self) -> Result<(), StoreError> {
+        if self.rest.is_empty() { Ok(()) } else { self.garbled() }
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], StoreError> {
-        self.bytes()?.try_into().map_err(|_| garbled(self.script))
+        let read = self.rest.first_chunk().copied();
+        let Some(read) = read else { return self.garbled() };
+        self.rest.advance(N);
+        Ok(read)
     }
 
     fn one(&mut self) -> Result<u8, StoreError> {
         self.array::<1>().map(|[letter]| letter)
     }
 
+    fn column<const N: usize>(&mut self) -> Result<u64, StoreError> {
+        decimal(&self.array::<N>()?).ok_or_else(|| garbled(self.script))
+    }
+
+    fn number(&mut self) -> Result<u64, StoreError> {
+        self.column::<16>()
+    }
+
     fn attempt(&mut self) -> Result<u32, StoreError> {
-        u32::try_from(self.number()?).map_err(|_| garbled(self.script))
+        u32::try_from(self.column::<6>()?).map_err(|_| garbled(self.script))
     }
 
     fn fence(&mut self) -> Result<Fence, StoreError> {
@@ -154,39 +184,39 @@ impl Reply {
         Duration::from_millis(self.now_ms.saturating_sub(ms))
     }
 
+    /// The one text of an answer.
+    pub(super) fn text(mut self) -> Result<String, StoreError> {
+        String::from_utf8(self.payload().into()).map_err(|_| garbled(self.script))
+    }
+
     /// A fence is the time of its grant, in us.
     fn since_grant(&self, fence: Fence) -> Duration {
         Duration::from_micros(self.now_ms.saturating_mul(1000).saturating_sub(fence.get()))
     }
 
-    /// Which server has answered a claim that asked for it.
-    pub(super) fn identity(&self) -> Option<&str> {
-        match self.fields.as_slice().first() {
-            Some(Value::BulkString(identity)) if !identity.is_empty() => {
-                std::str::from_utf8(identity).ok()
-            }
-            _ => None,
-        }
-    }
-
-    /// The one text of an answer.
-    pub(super) fn text(mut self) -> Result<String, StoreError> {
-        String::from_utf8(self.bytes()?).map_err(|_| garbled(self.script))
+    /// That it is the answer to what this token asked: replies may be out of step with what was sent.
+    fn is_for(&mut self, token: ClaimToken) -> Result<(), StoreError> {
+        if self.array()? == *token.as_bytes() { Ok(()) } else { self.garbled() }
     }
 
     /// What `bind` answered, if it was not bound.
     pub(super) fn not_bound(mut self) -> Result<Option<Claimed>, StoreError> {
-        match self.letter {
-            b'O' => Ok(None),
-            b'K' => Ok(Some(Claimed::DeliveryTaken(self.state()?))),
-            b'V' => Ok(Some(Claimed::Foreign)),
-            _ => self.garbled(),
-        }
+        let not_bound = match self.letter {
+            b'O' => None,
+            b'K' => Some(Claimed::DeliveryTaken(self.state()?)),
+            b'V' => Some(Claimed::Foreign),
+            _ => return self.garbled(),
+        };
+        self.end()?;
+        Ok(not_bound)
     }
 
     /// What a look at a name says about making it an alias of this claim's key, if that cannot be.
     pub(super) fn seen_by_look(self, claim: &Claim) -> Result<Option<Claimed>, StoreError> {
-        let state = match self.claimed(claim)? {
+        let (_, Answer::Claimed(seen)) = self.told(claim, 0)? else {
+            return Ok(Some(Claimed::DeliveryTaken(State::Completed)));
+        };
+        let state = match seen {
             Claimed::AliasOf(target) if target != claim.key => State::Alias,
             Claimed::Completed(_) => State::Completed,
             Claimed::InProgress(_) | Claimed::Abandoned(_) => State::InProgress,
@@ -197,29 +227,39 @@ impl Reply {
         Ok(Some(Claimed::DeliveryTaken(state)))
     }
 
-    /// What `claim` answered to this claim.
-    pub(super) fn claimed(mut self, claim: &Claim) -> Result<Claimed, StoreError> {
+    /// What `claim` answered to this claim, and which server it was, empty if that was not asked.
+    /// `server_ms` is the server's clock as it was last heard.
+    pub(super) fn told(
+        mut self,
+        claim: &Claim,
+        server_ms: u64,
+    ) -> Result<(Bytes, Answer), StoreError> {
         if self.letter == b'V' {
-            return Ok(Claimed::Foreign);
+            return Ok((Bytes::new(), Answer::Claimed(Claimed::Foreign)));
         }
-        // The server's identity, which few claims ask for.
-        self.bytes()?;
-        Ok(match self.letter {
+        self.is_for(claim.token)?;
+        let identity = self.column::<2>()?;
+        let identity = self.bytes(identity as usize)?;
+        if self.now_ms == 0 {
+            self.now_ms = server_ms;
+        }
+        Ok((identity, self.answer(claim)?))
+    }
+
+    fn answer(mut self, claim: &Claim) -> Result<Answer, StoreError> {
+        let claimed = match self.letter {
             b'A' => {
                 // The deadline of the lease; its owner counts it from before the claim was sent.
                 self.number()?;
                 let (fence, attempt) = (self.fence()?, self.attempt()?);
                 let Some(previous) = previous(self.one()?) else { return self.garbled() };
-                // Another claim's, where the replies are out of step.
-                if self.array()? != *claim.token.as_bytes() {
-                    return self.garbled();
-                }
                 Claimed::Granted(claim.granted(fence, attempt, previous))
             }
-            b'C' => {
-                let age = self.number().map(|stored| self.since(stored))?;
-                let (fence, attempt) = (self.fence()?, self.attempt()?);
-                Claimed::Completed(Completed::new(age, fence, attempt, self.bytes()?.into()))
+            b'C' => Claimed::Completed(self.completed()?),
+            b'B' => {
+                let times = self.bytes(TIMES.len())?;
+                self.end()?;
+                return Ok(Answer::Fetch(times));
             }
             b'I' => {
                 let remaining = self.number()?.saturating_sub(self.now_ms);
@@ -228,17 +268,42 @@ impl Reply {
                 Claimed::InProgress(InProgress::new(remaining, running, self.attempt()?))
             }
             b'X' => Claimed::Abandoned(self.abandoned()?),
-            b'L' => match <[u8; 32]>::try_from(self.bytes()?) {
+            b'L' => match <[u8; 32]>::try_from(&self.payload()[..]) {
                 Ok(target) => Claimed::AliasOf(RecordKey::from_bytes(target)),
                 // Something that no version of ours has written.
                 Err(_) => Claimed::Foreign,
             },
+            b'E' => {
+                self.end()?;
+                return Ok(Answer::Untrusted);
+            }
             b'M' => Claimed::Mismatch,
             b'U' => Claimed::TokenUnknown,
             b'D' => Claimed::Dead,
             b'T' => Claimed::Free,
             _ => return self.garbled(),
-        })
+        };
+        self.end()?;
+        Ok(Answer::Claimed(claimed))
+    }
+
+    /// A completed record as it stands in the store.
+    fn completed(&mut self) -> Result<Completed, StoreError> {
+        let mut header = Self { rest: self.bytes(HEADER)?, ..*self };
+        header.bytes(TIMES.start)?;
+        let age = header.number().map(|stored| self.since(stored))?;
+        let (fence, attempt) = (header.fence()?, header.attempt()?);
+        Ok(Completed::new(age, fence, attempt, self.payload()))
+    }
+
+    /// A record that was fetched because it holds a long answer, if it is still the one with these times.
+    pub(super) fn fetched(record: Value, times: &[u8], server_ms: u64) -> Option<Completed> {
+        let Value::BulkString(record) = record else { return None };
+        if !record.starts_with(b"I1C") || record.get(TIMES)? != times {
+            return None;
+        }
+        let rest = Bytes::from(record);
+        Self { script: "claim", letter: b'C', now_ms: server_ms, rest }.completed().ok()
     }
 
     fn abandoned(&mut self) -> Result<AbandonedRecord, StoreError> {
@@ -248,25 +313,30 @@ impl Reply {
             (stamp_ms != 0).then(|| self.since(stamp_ms)),
             self.since_grant(fence),
             attempt,
-            Bytes::from(self.bytes()?),
+            self.payload(),
         ))
     }
 
-    /// What `renew`, `complete` or `release` answered.
-    pub(super) fn written(mut self) -> Result<Written, StoreError> {
-        Ok(match self.letter {
+    /// What `renew`, `complete` or `release` answered to the owner of this token.
+    pub(super) fn written(mut self, token: ClaimToken) -> Result<Written, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Written::Foreign);
+        }
+        self.is_for(token)?;
+        let written = match self.letter {
             b'O' => Written::Stored,
             b'Z' => Written::Restored,
             b'F' => Written::Lost(self.state()?),
             b'E' => Written::Over,
-            b'V' => Written::Foreign,
             _ => return self.garbled(),
-        })
+        };
+        self.end()?;
+        Ok(written)
     }
 
     /// What `resolve` answered.
     pub(super) fn resolved(mut self) -> Result<Resolved, StoreError> {
-        Ok(match self.letter {
+        let resolved = match self.letter {
             b'O' => Resolved::Settled,
             b'F' => Resolved::Changed(self.state()?),
             b'I' => {
@@ -275,110 +345,34 @@ impl Reply {
             }
             b'V' => Resolved::Foreign,
             _ => return self.garbled(),
-        })
+        };
+        self.end()?;
+        Ok(resolved)
     }
 
-    /// What `issue` answered.
-    pub(super) fn issued(mut self) -> Result<Issued, StoreError> {
-        match self.letter {
-            b'O' => Ok(Issued::Token {
+    /// What `issue` answered to one who brought this token.
+    pub(super) fn issued(mut self, brought: OneTimeToken) -> Result<Issued, StoreError> {
+        if self.letter == b'V' {
+            return Ok(Issued::Foreign);
+        }
+        if self.array::<16>()? != *brought.as_bytes() {
+            return self.garbled();
+        }
+        let issued = match self.letter {
+            b'O' => Issued::Token {
                 token: OneTimeToken::from_bytes(self.array()?),
                 remaining: Duration::from_millis(self.number()?),
                 print: self.print()?,
-            }),
-            b'V' => Ok(Issued::Foreign),
-            letter => {
-                state(letter).map_or_else(|| self.garbled(), |state| Ok(Issued::Taken(state)))
-            }
-        }
+            },
+            letter => match state(letter) {
+                Some(state) => Issued::Taken(state),
+                None => return self.garbled(),
+            },
+        };
+        self.end()?;
+        Ok(issued)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::ClaimToken;
-
-    fn bulk(bytes: &[u8]) -> Value {
-        Value::BulkString(bytes.to_vec())
-    }
-
-    const TOKEN: [u8; 16] = [5; 16];
-
-    fn claim() -> Claim {
-        let key = RecordKey::from_bytes([1; 32]);
-        let second = Duration::from_secs(1);
-        Claim::new(key, ClaimToken::from_bytes(TOKEN), None, second, second, second)
-    }
-
-    fn claimed(fields: &[Value]) -> Result<Claimed, StoreError> {
-        Reply::read("claim", Value::Array(fields.to_vec()))?.claimed(&claim())
-    }
-
-    #[test]
-    fn every_answer_that_is_none_is_an_error_that_names_the_script() {
-        let fence = [bulk(b"6000"), bulk(b"70"), Value::Int(1)];
-        let mut granted = vec![bulk(b"A"), bulk(b"5000"), bulk(b"")];
-        granted.extend(fence);
-        granted.extend([bulk(b"-"), bulk(&TOKEN)]);
-        assert!(matches!(claimed(&granted), Ok(Claimed::Granted(_))));
-        for broken in 0..granted.len() {
-            let cut = claimed(&granted[..broken]).unwrap_err();
-            assert_eq!(cut.kind(), StoreErrorKind::Garbled);
-            assert!(cut.to_string().contains("claim"), "{cut}");
-            let mut wrong = granted.clone();
-            wrong[broken] = Value::Okay;
-            assert!(claimed(&wrong).is_err(), "field {broken}");
-        }
-        for token in [&[6; 16][..], &TOKEN[..15], b""] {
-            let mut anothers = granted.clone();
-            anothers[7] = bulk(token);
-            assert_eq!(claimed(&anothers).unwrap_err().kind(), StoreErrorKind::Garbled);
-        }
-        for letter in [&b"E"[..], b"?", b"", b"AA"] {
-            let mut wrong = granted.clone();
-            wrong[0] = bulk(letter);
-            assert!(claimed(&wrong).is_err());
-        }
-        assert!(Reply::read("claim", Value::Nil).is_err());
-    }
-
-    #[test]
-    fn numbers_are_decimals_alone() {
-        assert_eq!(number(&bulk(b"0042")), Some(42));
-        assert_eq!(number(&Value::Int(7)), Some(7));
-        for wrong in [&b"+1"[..], b"-1", b" 1", b"1e3", b"", b"99999999999999999999"] {
-            assert_eq!(number(&bulk(wrong)), None);
-        }
-        assert_eq!(number(&Value::Int(-1)), None);
-    }
-
-    #[test]
-    fn an_alias_of_something_that_is_no_key_is_foreign() {
-        let alias = |target: &[u8]| claimed(&[bulk(b"L"), bulk(b"1"), bulk(b""), bulk(target)]);
-        assert!(matches!(alias(&[7; 32]), Ok(Claimed::AliasOf(key)) if key.as_bytes() == &[7; 32]));
-        assert!(matches!(alias(&[7; 31]), Ok(Claimed::Foreign)));
-    }
-
-    #[test]
-    fn a_grant_given_up_as_unknown_has_not_lapsed() {
-        let abandoned = |stamp: &[u8]| {
-            let fields = [bulk(b"X"), bulk(b"9"), bulk(b""), bulk(stamp), bulk(b"4000")];
-            match claimed(&[&fields[..], &[Value::Int(2), bulk(b"label")]].concat()) {
-                Ok(Claimed::Abandoned(record)) => record,
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(abandoned(b"0").lapsed, None);
-        assert_eq!(abandoned(b"6").lapsed, Some(Duration::from_millis(3)));
-        assert_eq!(abandoned(b"6").granted, Duration::from_millis(5));
-    }
-
-    #[test]
-    fn a_server_whose_clock_is_off_by_ages_breaks_nothing() {
-        let last = u64::MAX.to_string();
-        let fields = [bulk(b"I"), bulk(last.as_bytes()), bulk(b""), bulk(b"7"), bulk(b"4000")];
-        let claimed = claimed(&[&fields[..], &[Value::Int(1)]].concat());
-        assert!(matches!(claimed, Ok(Claimed::InProgress(met)) if met.remaining.is_zero()));
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use super::{
     command, guard,
     lane::Lane,
     refused,
-    reply::{self, Reply},
+    reply::{self, Answer, Reply},
     scan,
     script::{self, Script},
 };
@@ -79,7 +79,8 @@ impl RedisStore {
         if let Some(taken) = not_bound {
             return Ok(taken);
         }
-        self.claimed(lane, claim, lane.read(&script::CLAIM, claimed)?)
+        let reply = lane.read(&script::CLAIM, claimed)?;
+        self.claimed(lane, claim, &claim_command, reply).await
     }
 
     /// A claim over one connection.
@@ -119,7 +120,7 @@ impl RedisStore {
                     Some(wait) => wait.claim(lane, &command, self.call_within).await?,
                     None => lane.run(&script::CLAIM, &command).await?,
                 };
-                self.claimed(lane, &claim, reply)?
+                self.claimed(lane, &claim, &command, reply).await?
             }
         };
         if let Claimed::Granted(grant) = &claimed {
@@ -128,19 +129,43 @@ impl RedisStore {
         Ok(gate.judge(claimed)?)
     }
 
-    /// What a claim was answered, and by whom.
-    fn claimed(&self, lane: Lane<'_>, claim: &Claim, reply: Reply) -> Result<Claimed, Failure> {
-        if self.behind_proxy
-            && let Some(identity) = reply.identity()
-        {
-            lane.link.known.met(identity);
+    /// What a claim was answered, and by whom; a long answer is fetched, and the claim is made again where
+    /// it is not there any more.
+    async fn claimed(
+        &self,
+        lane: Lane<'_>,
+        claim: &Claim,
+        command: &Cmd,
+        mut reply: Reply,
+    ) -> Result<Claimed, Failure> {
+        for _ in 0..FETCHES_AT_MOST {
+            let (identity, answer) = reply.told(claim, lane.connection.server_ms())?;
+            if self.behind_proxy
+                && !identity.is_empty()
+                && let Ok(identity) = std::str::from_utf8(&identity)
+            {
+                lane.link.known.met(identity);
+            }
+            let times = match answer {
+                Answer::Claimed(claimed) => return Ok(claimed),
+                Answer::Untrusted => return Err(guard::changed(claim.lease / 3).into()),
+                Answer::Fetch(times) => times,
+            };
+            let record = lane.send(&command::whole(&self.name(&claim.key))).await?;
+            if let Value::ServerError(error) = record {
+                return Err(Failure::Server(error));
+            }
+            if let Some(completed) = Reply::fetched(record, &times, lane.connection.server_ms()) {
+                return Ok(Claimed::Completed(completed));
+            }
+            reply = lane.run(&script::CLAIM, command).await?;
         }
-        if reply.letter == b'E' {
-            return Err(guard::changed(claim.lease / 3).into());
-        }
-        Ok(reply.claimed(claim)?)
+        Err(reply::garbled("claim").into())
     }
 }
+
+/// A record that was completed changes no more, so that it can be missed only at its expiry.
+const FETCHES_AT_MOST: usize = 3;
 
 fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
     answers.try_into().map_err(|_| reply::garbled("bind and claim"))
@@ -163,7 +188,7 @@ impl Store for RedisStore {
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let name = self.name(&grant.key);
         let written = self.run(&script::RENEW, &name, command::renew(&name, grant)).await?;
-        let written = written.written()?;
+        let written = written.written(grant.token)?;
         if written.is_stored() {
             self.guard.own.holds(grant);
         } else {
@@ -175,7 +200,7 @@ impl Store for RedisStore {
     async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
         let name = self.name(&grant.key);
         let command = command::complete(&name, grant, &kept);
-        let written = self.run(&script::COMPLETE, &name, command).await?.written()?;
+        let written = self.run(&script::COMPLETE, &name, command).await?.written(grant.token)?;
         if written.is_stored() {
             self.guard.own.completed(grant, kept);
         }
@@ -185,8 +210,8 @@ impl Store for RedisStore {
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let name = self.name(&release.key());
         let command = command::release(&name, &release);
-        let written = self.run(&script::RELEASE, &name, command).await?.written()?;
-        self.guard.own.ended(release.token());
+        let written = self.run(&script::RELEASE, &name, command).await?.written(release.token())?;
+        self.guard.own.ended(&release.token());
         Ok(written)
     }
 
@@ -197,7 +222,7 @@ impl Store for RedisStore {
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let name = self.name(&issue.key);
-        self.run(&script::ISSUE, &name, command::issue(&name, &issue)).await?.issued()
+        self.run(&script::ISSUE, &name, command::issue(&name, &issue)).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {

@@ -5,7 +5,7 @@ use super::{
     case::{Case, print, token},
 };
 use crate::{
-    OneTimeToken, Store,
+    Fingerprint, OneTimeToken, Store,
     store::{Claim, Reason, Takeover, Written},
 };
 
@@ -42,8 +42,10 @@ pub async fn fingerprint_first<S: Store, W: World>(store: &S, world: &W) {
     let case = Case::new(store, "fingerprint: issued");
     let one_time = OneTimeToken::random();
     case.issue(one_time, Some(print(1)), (one_time, Some(print(1)))).await;
-    let bring =
-        |number| Claim { one_time: Some(one_time), ..case.with_print(token(), print(number)) };
+    let bring = |what| {
+        let print = Fingerprint::of_halves([1; 16], [what; 16]);
+        Claim { one_time: Some(one_time), ..case.with_print(token(), print) }
+    };
     case.mismatch(bring(2)).await;
     case.granted(bring(1)).await;
 }
@@ -89,8 +91,10 @@ pub async fn f14_bound_fingerprint_survives<S: Store, W: World>(store: &S, world
     let case = Case::new(store, "f14: a one-time token");
     let one_time = OneTimeToken::random();
     case.issue(one_time, Some(print(1)), (one_time, Some(print(1)))).await;
-    case.granted(case.with_one_time(token(), one_time)).await;
+    let brought = Claim { one_time: Some(one_time), ..case.with_print(token(), print(1)) };
+    case.granted(brought).await;
     case.mismatch(case.with_print(token(), print(2))).await;
+    case.in_progress(case.ask(token())).await;
     // The twin: where none was bound, the first one that comes is bound by its grant alone.
     let case = Case::new(store, "f14: none was bound");
     case.grant().await;

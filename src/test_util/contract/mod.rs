@@ -55,12 +55,15 @@ pub use settle::{
     resolve_settles_what_is_abandoned,
 };
 pub use token::{
+    a_bound_token_is_held_to_what_it_is_bound_to, a_token_has_one_use_and_a_key_one_token,
+    a_used_token_survives_its_claims, an_unused_token_does_not_outweigh_a_run,
     f6_a_one_time_token_is_checked_after_a_release, one_time_token_is_used_once,
     the_outstanding_token_is_issued_again,
 };
 pub use unknown::{
-    a_crash_leaves_abandoned, f1_unknown_is_never_laundered, f10_failed_is_not_released,
-    f12_given_up_is_never_revived, unknown_told_again_counts_every_grant,
+    a_crash_leaves_abandoned, a_renewal_tells_of_an_unknown_run_before,
+    f1_unknown_is_never_laundered, f10_failed_is_not_released, f12_given_up_is_never_revived,
+    unknown_told_again_counts_every_grant,
 };
 pub use walk::{Walk, random_walk};
 
@@ -113,6 +116,7 @@ pub async fn run_all<S: Store, W: World>(store: &S, world: &W) {
     f10_failed_is_not_released(store, world).await;
     f12_given_up_is_never_revived(store, world).await;
     unknown_told_again_counts_every_grant(store, world).await;
+    a_renewal_tells_of_an_unknown_run_before(store, world).await;
     fingerprint_first(store, world).await;
     f14_bound_fingerprint_survives(store, world).await;
     f15_another_principal_takes_nothing_over(store, world).await;
@@ -128,6 +132,10 @@ pub async fn run_all<S: Store, W: World>(store: &S, world: &W) {
     one_time_token_is_used_once(store, world).await;
     f6_a_one_time_token_is_checked_after_a_release(store, world).await;
     the_outstanding_token_is_issued_again(store, world).await;
+    a_bound_token_is_held_to_what_it_is_bound_to(store, world).await;
+    a_token_has_one_use_and_a_key_one_token(store, world).await;
+    an_unused_token_does_not_outweigh_a_run(store, world).await;
+    a_used_token_survives_its_claims(store, world).await;
     alias_leads_to_its_operation(store, world).await;
     f17_a_taken_delivery_is_told_with_its_state(store, world).await;
     released_delivery_is_bound_over(store, world).await;

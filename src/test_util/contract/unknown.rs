@@ -131,3 +131,21 @@ pub async fn unknown_told_again_counts_every_grant<S: Store, W: World>(store: &S
     let third = case.granted(case.taking(token(), Takeover::Only(seen.mark))).await;
     case.same("attempt", 3, third.attempt);
 }
+
+/// An owner that learns of an unknown run before its own says so by a renewal: given back or called
+/// off, it is unknown.
+pub async fn a_renewal_tells_of_an_unknown_run_before<S: Store, W: World>(store: &S, _: &W) {
+    let case = Case::new(store, "a_renewal_tells_of_an_unknown_run_before: given back");
+    let mut grant = case.grant().await;
+    grant.previous = Previous::AbandonedUnknown;
+    case.renew(&grant, Written::Stored).await;
+    case.release(&grant, Reason::DidNotHappen, Written::Stored).await;
+    case.abandoned(case.ask(token())).await;
+
+    let case = Case::new(store, "a_renewal_tells_of_an_unknown_run_before: called off");
+    let mut grant = case.grant().await;
+    grant.previous = Previous::AbandonedUnknown;
+    case.renew(&grant, Written::Stored).await;
+    case.call_off(grant.token, Written::Stored).await;
+    case.abandoned(case.ask(token())).await;
+}

@@ -3,7 +3,7 @@
 use std::{env, time::Duration};
 
 /// `--listen 127.0.0.1:0 --redis URL --prefix NAME --journal FILE --lease-ms 30000 [--rerun] [--orders]
-/// [--abrupt]`
+/// [--tokens] [--abrupt]`
 pub(crate) struct Arguments {
     pub(crate) listen: String,
     pub(crate) redis: String,
@@ -14,6 +14,8 @@ pub(crate) struct Arguments {
     pub(crate) rerun: bool,
     /// Whether a run is of an `order`, whatever the `id` of its delivery.
     pub(crate) orders: bool,
+    /// Whether a run needs a one-time token for its `id`, which `POST /token` gives.
+    pub(crate) tokens: bool,
     /// Told to end, it leaves its connections alone and waits for the layer only.
     pub(crate) abrupt: bool,
 }
@@ -28,6 +30,7 @@ impl Arguments {
             lease: Duration::from_secs(30),
             rerun: false,
             orders: false,
+            tokens: false,
             abrupt: false,
         };
         let mut words = env::args().skip(1);
@@ -39,6 +42,10 @@ impl Arguments {
                 }
                 "--orders" => {
                     read.orders = true;
+                    continue;
+                }
+                "--tokens" => {
+                    read.tokens = true;
                     continue;
                 }
                 "--abrupt" => {

@@ -21,7 +21,10 @@ use tokio::{
     sync::watch,
     time::sleep,
 };
-use tower_idempotency::{IdempotencyLayer, Operation, Policy, RedisStore, Rule, json};
+use tower_idempotency::{
+    IdempotencyLayer, Issuance, Operation, Policy, RedisStore, Rule, TokenRequest, Tokens, header,
+    json,
+};
 
 use arguments::Arguments;
 use journal::Journal;
@@ -35,6 +38,7 @@ struct Server {
     journal: Arc<Journal>,
     /// The ids whose held handlers were told to go on.
     told: Arc<watch::Sender<HashSet<String>>>,
+    tokens: Tokens,
 }
 
 /// What a handler is to do.
@@ -54,15 +58,18 @@ struct Run {
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::read()?;
     events::print_warnings()?;
-    let layer = layer(&arguments)?;
+    let store = RedisStore::lazy(&arguments.redis)?.prefix(&arguments.prefix);
+    let layer = layer(&arguments, store.clone());
     let server = Server {
         journal: Arc::new(Journal::open(&arguments.journal)?),
         told: Arc::new(watch::Sender::default()),
+        tokens: Tokens::new(store),
     };
     let app = Router::new()
         .route("/run", post(run))
         .route_layer(layer.clone())
         .route("/go", post(go))
+        .route("/token", post(token))
         .with_state(server);
     let listener = TcpListener::bind(&arguments.listen).await?;
     say(&format!("listening on {}", listener.local_addr()?));
@@ -85,8 +92,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn layer(arguments: &Arguments) -> Result<IdempotencyLayer, Box<dyn Error>> {
-    let store = RedisStore::lazy(&arguments.redis)?.prefix(&arguments.prefix);
+fn layer(arguments: &Arguments, store: RedisStore) -> IdempotencyLayer {
     let mut policy = Policy::webhook(json("/id")).lease(arguments.lease);
     if arguments.rerun {
         policy = policy.rerun_abandoned();
@@ -94,7 +100,13 @@ fn layer(arguments: &Arguments) -> Result<IdempotencyLayer, Box<dyn Error>> {
     if arguments.orders {
         policy = policy.business_key(json("/order"));
     }
-    Ok(IdempotencyLayer::new(store, Rule::new("run", policy)))
+    if arguments.tokens {
+        policy = policy
+            .token(header("X-Once"), "POST /token")
+            .business_key(json("/id"))
+            .wait(Duration::from_secs(20));
+    }
+    IdempotencyLayer::new(store, Rule::new("run", policy))
 }
 
 async fn run(
@@ -114,6 +126,15 @@ async fn run(
     let status = run.answers.and_then(|status| StatusCode::from_u16(status).ok());
     let answer = journal::describe(&operation);
     (status.unwrap_or(StatusCode::OK), answer)
+}
+
+/// Gives a one-time token for a run, or says why there is none.
+async fn token(State(server): State<Server>, Json(run): Json<Run>) -> (StatusCode, String) {
+    match server.tokens.issue(TokenRequest::new("run").business_key(run.id)).await {
+        Ok(Issuance::Token { token, .. }) => (StatusCode::CREATED, token.to_text()),
+        Ok(none) => (StatusCode::CONFLICT, none.to_string()),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+    }
 }
 
 /// Lets a held handler go on.

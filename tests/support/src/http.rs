@@ -105,7 +105,16 @@ impl Server {
         Self::try_exchange(self.address, request).await
     }
 
-    async fn try_exchange<B>(
+    /// [`Server::exchange`], where it may be that there is no answer, or none to its end.
+    ///
+    /// # Errors
+    ///
+    /// With what the client met.
+    ///
+    /// # Panics
+    ///
+    /// When the answer takes longer than 20 s, or nobody listens.
+    pub async fn try_exchange<B>(
         address: SocketAddr,
         mut request: Request<B>,
     ) -> Result<Response<Bytes>, hyper::Error>

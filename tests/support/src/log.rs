@@ -3,11 +3,11 @@
 use std::{
     fmt::{Debug, Write},
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use tracing::{
-    Event, Id, Metadata, Subscriber,
+    Dispatch, Event, Id, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Record},
     subscriber::DefaultGuard,
@@ -21,6 +21,10 @@ pub struct Log(Arc<Mutex<Vec<String>>>);
 impl Log {
     /// A log of this thread, until the guard is dropped.
     pub fn listen() -> (Self, DefaultGuard) {
+        // While there is one subscriber alone, `tracing` asks that of the thread that meets an event first
+        // whether anybody wants it, and remembers a no of a thread that has none.
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(Self::default()));
         let log = Self::default();
         let guard = tracing::subscriber::set_default(log.clone());
         (log, guard)

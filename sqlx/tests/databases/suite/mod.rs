@@ -4,6 +4,9 @@
 
 mod at_once;
 mod identities;
+mod jobs;
+mod ledger;
+mod lost;
 mod one_by_one;
 mod states;
 

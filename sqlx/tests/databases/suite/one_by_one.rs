@@ -5,8 +5,7 @@ use std::time::Duration;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_idempotency::{
-    Abandoned, Answer, IdempotencyLayer, MemoryStore, Operation, Previous, RequestBody, Resolution,
-    Rule,
+    Answer, IdempotencyLayer, MemoryStore, Operation, Previous, RequestBody, Rule,
 };
 use tower_idempotency_sqlx::DedupTable;
 
@@ -95,14 +94,6 @@ async fn a_row_is_not_committed_by_another_transaction() {
     assert_eq!(count(&pool, "charges").await, 0);
 }
 
-async fn resolve(pool: sqlx::Pool<Db>, abandoned: Abandoned) -> Resolution {
-    match DEDUP.find_abandoned(&pool, &abandoned).await {
-        Ok(Some(answer)) => Resolution::Done(answer),
-        Ok(None) => Resolution::NotDone,
-        Err(_) => Resolution::Unknown,
-    }
-}
-
 /// Dies the first time: before its transaction, where the order is `O-before`, or after it.
 async fn dies(pool: sqlx::Pool<Db>, operation: Operation) -> std::io::Result<Response<String>> {
     let first = operation.attempt() == 1;
@@ -110,15 +101,18 @@ async fn dies(pool: sqlx::Pool<Db>, operation: Operation) -> std::io::Result<Res
         return Err(std::io::Error::other("died before"));
     }
     charge(&pool, &operation, Answer::text("success")).await;
-    if first { Err(std::io::Error::other("died after")) } else { Ok(Response::default()) }
+    if first {
+        Err(std::io::Error::other("died after"))
+    } else {
+        Ok(Response::new("success".into()))
+    }
 }
 
 #[tokio::test]
 async fn an_abandoned_operation_is_settled_by_its_row() {
     let (pool, _held) = open().await;
-    let (table, database) = (pool.clone(), pool.clone());
-    let policy = Delivery::new("N-1").order("O-1").policy();
-    let policy = policy.resolve_abandoned(move |abandoned| resolve(table.clone(), abandoned));
+    let database = pool.clone();
+    let policy = Delivery::new("N-1").order("O-1").policy().ledger(DEDUP.ledger(&pool));
     let handler = service_fn(move |request: Request<RequestBody<String>>| {
         let operation = request.extensions().get::<Operation>().cloned().unwrap();
         dies(database.clone(), operation)

@@ -14,3 +14,4 @@ mod shared_redis;
 mod shutdown;
 mod site;
 mod stalled;
+mod tokens;

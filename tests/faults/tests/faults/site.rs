@@ -43,6 +43,7 @@ pub(crate) struct Site {
     pub(crate) lease: Duration,
     pub(crate) rerun: bool,
     orders: bool,
+    tokens: bool,
     abrupt: bool,
 }
 
@@ -50,7 +51,14 @@ impl Site {
     /// Servers that refuse what is abandoned, with leases that do not end in a test.
     pub(crate) fn new() -> Self {
         let directory = Directory::new();
-        Self { directory, lease: LONG_LEASE, rerun: false, orders: false, abrupt: false }
+        Self {
+            directory,
+            lease: LONG_LEASE,
+            rerun: false,
+            orders: false,
+            tokens: false,
+            abrupt: false,
+        }
     }
 
     pub(crate) fn lease(mut self, lease: Duration) -> Self {
@@ -67,6 +75,12 @@ impl Site {
     /// Servers to which a delivery is of an `order`, whatever its `id`.
     pub(crate) fn orders(mut self) -> Self {
         self.orders = true;
+        self
+    }
+
+    /// Servers whose runs need a one-time token.
+    pub(crate) fn tokens(mut self) -> Self {
+        self.tokens = true;
         self
     }
 
@@ -91,6 +105,9 @@ impl Site {
         }
         if self.orders {
             arguments.push("--orders");
+        }
+        if self.tokens {
+            arguments.push("--tokens");
         }
         if self.abrupt {
             arguments.push("--abrupt");
@@ -244,13 +261,24 @@ pub(crate) struct Address(pub(crate) SocketAddr);
 impl Address {
     /// Delivers; `None` if the connection ended before the answer.
     pub(crate) async fn try_send(self, path: &str, body: &Value) -> Option<Answer> {
+        self.try_send_with("", path, body).await
+    }
+
+    /// The same with this one-time token, or none.
+    pub(crate) async fn try_send_with(
+        self,
+        token: &str,
+        path: &str,
+        body: &Value,
+    ) -> Option<Answer> {
         let sent = Instant::now();
         let stream = TokioIo::new(TcpStream::connect(self.0).await.ok()?);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.ok()?;
         tokio::spawn(connection);
         let request = Request::post(path)
             .header("Host", "localhost")
-            .header("Content-Type", "application/json")
+            .header("Content-Type", "application/json");
+        let request = if token.is_empty() { request } else { request.header("X-Once", token) }
             .body(body.to_string())
             .expect("these are all valid");
         let (head, body) = sender.send_request(request).await.ok()?.into_parts();

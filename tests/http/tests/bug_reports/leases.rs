@@ -47,6 +47,8 @@ fn b95_no_deadline_is_taken_from_the_clock_of_a_process() {
     let allowed = [
         // The store of one process: its own clock, read once.
         "store/memory.rs",
+        // What a server's `Retry-After` means that is a date, where it does not tell its own clock.
+        "client/retry_after.rs",
         // When an abandoned run began, for people.
         "operation/recovery.rs",
         "ledger/mod.rs",

@@ -1,0 +1,178 @@
+//! What was abandoned: settled by somebody who knows, by a table, or not at all.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use tower_idempotency::{
+    Abandoned, Answer, Ledger, LedgerEntry, LedgerError, Operation, Policy, Previous, Resolution,
+    Sealed,
+    execute::{Done, RunError},
+};
+
+use crate::jobs::{Jobs, Ran, SECOND, assert_ran, executed, replayed};
+
+/// A process that takes `k` with this policy and dies: its runtime ends in the middle of the work.
+fn dies_with_k(jobs: &Jobs, policy: Policy) {
+    let doomed = jobs.elsewhere(policy);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (send, begun) = tokio::sync::oneshot::channel();
+            let work = async move |_| {
+                let _ = send.send(());
+                std::future::pending::<Result<String, io::Error>>().await
+            };
+            tokio::spawn(doomed.jobs.run("k", None, work));
+            begun.await.unwrap();
+        });
+    })
+    .join()
+    .unwrap();
+}
+
+fn brief() -> Policy {
+    Policy::job().lease(SECOND / 5)
+}
+
+/// Jobs under `policy`, whose key `k` was abandoned by a process that died.
+async fn abandoned(policy: Policy) -> Jobs {
+    let jobs = Jobs::new(policy);
+    dies_with_k(&jobs, brief());
+    // It is the store's time that must pass.
+    tokio::time::sleep(SECOND / 2).await;
+    jobs
+}
+
+#[tokio::test]
+async fn what_a_process_that_died_had_begun_is_not_run_again() {
+    let jobs = abandoned(Policy::job()).await;
+    for _ in 0..2 {
+        let ran = jobs.charge("k").await;
+        assert!(matches!(ran, Err(RunError::Unknown)), "{ran:?}");
+    }
+    assert_eq!(jobs.runs(), 0);
+    // Not so where the policy wants it.
+    let rerun = jobs.elsewhere(Policy::job().rerun_abandoned());
+    let work = async |operation: Operation| {
+        Ok::<_, io::Error>((
+            operation.attempt(),
+            operation.previous() == Previous::AbandonedUnknown,
+        ))
+    };
+    assert_eq!(rerun.jobs.run("k", None, work).await.unwrap(), Done::Executed((2, true)));
+}
+
+#[tokio::test]
+async fn who_knows_that_it_was_done_says_with_what() {
+    let jobs = abandoned(Policy::job().resolve_abandoned(|abandoned: Abandoned| async move {
+        assert_eq!((abandoned.rule.as_str(), abandoned.key.as_str()), ("charge", "k"));
+        Resolution::Done(Answer::of_value("found").unwrap())
+    }))
+    .await;
+    for _ in 0..2 {
+        assert_ran(&jobs.charge("k").await, replayed("found"));
+    }
+    assert_eq!(jobs.runs(), 0);
+}
+
+#[tokio::test]
+async fn who_knows_that_it_was_not_done_lets_it_run_once() {
+    let resolver = |_| async { Resolution::NotDone };
+    let jobs = abandoned(Policy::job().resolve_abandoned(resolver)).await;
+    assert_ran(&jobs.charge("k").await, executed("run 1"));
+    assert_ran(&jobs.charge("k").await, replayed("run 1"));
+}
+
+#[derive(Clone, Default)]
+struct Table(Arc<Mutex<HashMap<LedgerEntry, Answer>>>);
+
+impl Ledger for Table {
+    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+        Ok(self.0.lock().unwrap().get(entry).cloned())
+    }
+
+    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+        let mut rows = self.0.lock().unwrap();
+        match rows.get(entry) {
+            Some(row) => Ok(Sealed::Existing(row.clone())),
+            None => {
+                rows.insert(entry.clone(), answer.clone());
+                Ok(Sealed::Written)
+            }
+        }
+    }
+}
+
+impl Table {
+    fn put(&self, key: &'static str, value: &str) {
+        let entry = LedgerEntry::new("charge", "", key, None);
+        self.0.lock().unwrap().insert(entry, Answer::of_value(value).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn every_value_that_is_kept_has_its_row() {
+    let table = Table::default();
+    let jobs = Jobs::new(Policy::job().ledger(table.clone()));
+    assert_ran(&jobs.charge("k").await, executed("run 1"));
+    let entry = LedgerEntry::new("charge", "", "k", None);
+    let row = table.0.lock().unwrap().get(&entry).cloned().expect("it was sealed");
+    assert_eq!(row.value::<String>().unwrap(), "run 1");
+}
+
+#[tokio::test]
+async fn a_row_that_is_there_wins_over_what_the_work_came_to() {
+    let table = Table::default();
+    table.put("k", "committed");
+    let jobs = Jobs::new(Policy::job().ledger(table));
+    // The store has forgotten it, and the work did not enter the table.
+    assert_ran(&jobs.charge("k").await, replayed("committed"));
+    assert_ran(&jobs.charge("k").await, replayed("committed"));
+    assert_eq!(jobs.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_is_abandoned_is_settled_by_its_row_or_that_there_is_none() {
+    let table = Table::default();
+    let jobs = abandoned(Policy::job().ledger(table.clone())).await;
+    table.put("k", "committed");
+    assert_ran(&jobs.charge("k").await, replayed("committed"));
+    assert_eq!(jobs.runs(), 0);
+
+    let jobs = abandoned(Policy::job().ledger(Table::default())).await;
+    assert_ran(&jobs.charge("k").await, executed("run 1"));
+}
+
+/// A table that is away.
+struct Away;
+
+impl Ledger for Away {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+        Err(LedgerError::new("away"))
+    }
+
+    async fn seal(&self, _: &LedgerEntry, _: &Answer) -> Result<Sealed, LedgerError> {
+        Err(LedgerError::new("away"))
+    }
+}
+
+#[tokio::test]
+async fn a_value_whose_row_cannot_be_written_is_unknown_to_whoever_comes_later() {
+    let jobs = Jobs::new(Policy::job().ledger(Away));
+    assert_ran(&jobs.charge("k").await, executed("run 1"));
+    let again = jobs.charge("k").await;
+    assert!(matches!(again, Err(RunError::Unknown)), "{again:?}");
+
+    // One that has entered may find its row another's: nobody is told what may not be so.
+    let entered: Ran = jobs
+        .jobs
+        .run("entered", None, async |operation: Operation| {
+            operation.entered();
+            Ok("perhaps".to_owned())
+        })
+        .await;
+    assert!(matches!(entered, Err(RunError::Unknown)), "{entered:?}");
+}
