@@ -69,9 +69,8 @@ pub(super) fn number(value: &Value) -> Option<u64> {
 /// A number of decimals alone: no sign, no space.
 pub(super) fn decimal(decimals: &[u8]) -> Option<u64> {
     let (first, rest) = decimals.split_first()?;
-    rest.iter().try_fold(digit(*first)?, |number, next| {
-        number.checked_mul(10)?.checked_add(digit(*next)?)
-    })
+    rest.iter()
+        .try_fold(digit(*first)?, |number, next| number.checked_mul(10)?.checked_add(digit(*next)?))
 }
 
 fn digit(byte: u8) -> Option<u64> {
