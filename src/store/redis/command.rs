@@ -25,8 +25,9 @@ pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(LONGEST_MS).clamp(1, LONGEST_MS)
 }
 
-/// So many decimals, as a record has them.
-fn column<const N: usize>(mut number: u64) -> [u8; N] {
+/// So many decimals, as a record has them; what is more than they can say is the most they can.
+fn column<const N: usize>(number: u64) -> [u8; N] {
+    let mut number = number.min(10u64.pow(N as u32) - 1);
     let mut decimals = [b'0'; N];
     for decimal in decimals.iter_mut().rev() {
         *decimal = b'0' + (number % 10) as u8;
@@ -154,4 +155,18 @@ pub(super) fn issue(name: &str, issue: &Issue) -> Cmd {
     let mut command = script::ISSUE.on(name, 3, 64);
     command.arg(&issue.token.as_bytes()[..]).arg(print(issue.print.as_ref())).arg(ms(issue.ttl));
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_as_wide_as_it_is_whatever_the_number() {
+        assert_eq!(&column::<6>(0), b"000000");
+        assert_eq!(&column::<6>(1_234), b"001234");
+        assert_eq!(&column::<6>(u32::MAX.into()), b"999999");
+        assert_eq!(&column::<16>(1_764_480_000_000_000), b"1764480000000000");
+        assert_eq!(&column::<16>(u64::MAX), b"9999999999999999");
+    }
 }
