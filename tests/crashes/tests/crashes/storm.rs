@@ -109,7 +109,6 @@ pub(crate) async fn storm(kind: Kind, seed: u64, plan: &Plan) -> Wrong {
     chance.shuffle(&mut orders);
     let batch = orders.len().div_ceil(plan.steps.len());
     let (mut senders, mut heard) = (JoinSet::new(), Vec::new());
-    let mut behind = 0;
     for (step, batch) in plan.steps.iter().zip(orders.chunks(batch)) {
         let _ = write!(log.2, "{step:?}");
         let started = Instant::now();
@@ -128,11 +127,8 @@ pub(crate) async fn storm(kind: Kind, seed: u64, plan: &Plan) -> Wrong {
         })
         .await;
         heard.push(first);
-        behind += done.1;
         let _ = writeln!(log.2, " held, behind: {done:?}, {:?}", started.elapsed());
     }
-    let replaced = plan.steps.iter().any(|step| step.fate == Fate::Replaced);
-    assert_eq!(behind > 0, replaced, "a replica lacked writes, if there was one");
     heard.extend(senders.join_all().await);
     if plan.late {
         heard.extend(once_more(&site, &orders).await);
@@ -168,7 +164,7 @@ async fn carry_out(step: &Step, site: &mut Site, send: impl FnOnce(&Doors)) -> (
     }
     send(&site.doors);
     let held = site.shops[step.shop].held(HELD).await;
-    site.redis.stop_replication();
+    site.redis.fall_behind().await;
     let mut behind = 0;
     if !step.fate_last {
         behind = site.redis.suffer(step.fate).await;
