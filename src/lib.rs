@@ -108,6 +108,9 @@
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
+//! | `redis-cluster` | a cluster of Redis or Valkey, its slots followed by the store itself |
+//! | `redis-sentinel` | a primary that sentinels name, followed through failovers |
+//! | `redis-tls` | `rediss://`, authorities and client certificates of your own, with `ring` |
 //! | `serde` | `Rules` from a configuration file, in any format that serde reads |
 //! | `test-util` | the contract of [`Store`] as a test suite, and a store that fails on demand |
 //! | `xml` | `xml(..)`: identities and fields in XML bodies; WeChat Pay v2 |

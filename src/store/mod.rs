@@ -18,10 +18,12 @@ pub use issue::{Issue, Issued};
 pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
+#[cfg(feature = "redis-tls")]
+pub use redis::RedisTls;
 #[cfg(feature = "redis")]
 pub use redis::{
-    Finding, Level, OnDataLoss, Preflight, RedisCommand, RedisConnection, RedisStore, RedisTrouble,
-    RedisValue,
+    Finding, Level, OnDataLoss, Preflight, RedisCommand, RedisConnection, RedisServers, RedisStore,
+    RedisTrouble, RedisValue,
 };
 pub use resolve::{Resolve, Resolved, Verdict};
 pub use scan::{Cursor, Listed, Page};

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     info::Info,
     origin::Greeting,
     reply,
+    session::Session,
 };
 
 /// A connection, which lives on the runtime that made it.
@@ -29,13 +30,16 @@ pub(super) struct Connection {
     timeouts: AtomicU32,
     /// What the server said about itself when it was connected to.
     info: Option<Info>,
+    /// Which server the sentinels had named.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) named: Option<super::sentinel::Named>,
     /// Dropped with the last user of the connection: ends the task that watches over it.
     _watched: oneshot::Sender<()>,
 }
 
 /// What carries the bytes.
 pub(super) enum Wire {
-    Client(MultiplexedConnection),
+    Own(Session),
     /// The program's own.
     Given(Arc<dyn DynConnection>),
 }
@@ -44,7 +48,7 @@ impl Wire {
     /// Sends one command.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         match self {
-            Self::Client(client) => Ok(client.clone().send_packed_command(command).await?),
+            Self::Own(session) => Ok(session.send(command).await?),
             Self::Given(given) => {
                 let mut answers = adapter::send(given, vec![RedisCommand::of(command)]).await?;
                 Ok(answers.pop().ok_or_else(|| reply::garbled("a command"))?)
@@ -55,9 +59,7 @@ impl Wire {
     /// Sends several commands in one write and reads all answers.
     pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         match self {
-            Self::Client(client) => {
-                Ok(client.clone().send_packed_commands(commands, 0, commands.len()).await?)
-            }
+            Self::Own(session) => Ok(session.send_all(commands).await?),
             Self::Given(given) => {
                 let commands = commands.cmd_iter().map(RedisCommand::of).collect();
                 Ok(adapter::send(given, commands).await?)
@@ -68,9 +70,16 @@ impl Wire {
 
 impl Connection {
     pub(super) fn new(greeting: Greeting, generation: u64, watched: oneshot::Sender<()>) -> Self {
-        let Greeting { wire, now_ms, info } = greeting;
-        let (clock, timeouts) = (Clock::new(now_ms), AtomicU32::new(0));
-        Self { wire, generation, clock, timeouts, info, _watched: watched }
+        Self {
+            wire: greeting.wire,
+            generation,
+            clock: Clock::new(greeting.now_ms),
+            timeouts: AtomicU32::new(0),
+            info: greeting.info,
+            #[cfg(feature = "redis-sentinel")]
+            named: greeting.named,
+            _watched: watched,
+        }
     }
 
     /// What the server said about itself when it was connected to; `None` where it does not say.

@@ -304,6 +304,16 @@ impl Link {
         }
     }
 
+    /// Replaces the connection if the sentinels name another server by now.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) async fn follow(&self, connection: &Connection) {
+        if self.origin.leads_elsewhere(connection.named.as_ref()).await {
+            let message = format!("{} has moved to another server", self.address);
+            let error = StoreError::new(StoreErrorKind::Unreachable, message);
+            self.gone(connection.generation(), Some(&error));
+        }
+    }
+
     /// The connection leads to a node that is no primary any more.
     pub(super) fn read_only(&self, connection: &Connection, error: &StoreError) {
         if self.gone(connection.generation(), Some(error)) {
@@ -415,11 +425,12 @@ impl Drop for Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::RedisServers;
 
     #[test]
     fn pauses_grow_to_a_second_and_the_first_loss_of_a_good_connection_costs_none() {
-        let (origin, address) = Origin::url("redis://127.0.0.1:1").unwrap();
-        let link = Link::new(origin, address);
+        let servers = RedisServers::url("redis://127.0.0.1:1").unwrap();
+        let link = Link::new(servers.origin().unwrap(), servers.address());
         let why = StoreError::new(StoreErrorKind::Unreachable, "gone");
         assert!(link.pause(false, &why).is_none());
         for _ in 0..40 {

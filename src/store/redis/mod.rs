@@ -18,6 +18,11 @@ mod refused;
 mod reply;
 mod scan;
 mod script;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
+mod servers;
+mod session;
+mod tls;
 
 use std::{
     fmt,
@@ -27,10 +32,13 @@ use std::{
 
 use redis::{Cmd, Value};
 
+#[cfg(feature = "redis-tls")]
+pub use self::tls::RedisTls;
 pub use self::{
     adapter::{RedisCommand, RedisConnection, RedisTrouble, RedisValue},
     guard::OnDataLoss,
     preflight::{Finding, Level, Preflight},
+    servers::RedisServers,
 };
 use self::{
     call::{Failure, read, run_on},
@@ -86,7 +94,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the server of this URL: `redis://user:password@host:6379/0`.
+    /// Connects to the server of this URL: `redis://user:password@host:6379/0`, or `rediss://` with
+    /// feature `redis-tls`.
     ///
     /// # Errors
     ///
@@ -112,14 +121,23 @@ impl RedisStore {
     ///
     /// When the URL is none.
     pub fn lazy(url: &str) -> Result<Self, StoreError> {
-        let (origin, address) = Origin::url(url)?;
-        Ok(Self::from(origin, address))
+        Self::of(RedisServers::url(url)?)
+    }
+
+    /// The same of servers that are more than one URL: with authorities and certificates of one's own,
+    /// named by sentinels, a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When what is said about TLS is wrong.
+    pub fn of(servers: RedisServers) -> Result<Self, StoreError> {
+        Ok(Self::from(servers.origin()?, servers.address()))
     }
 
     /// Over a connection that the program has already, adapted by [`RedisConnection`]. Its first call
     /// uses it first.
     pub fn over(connection: impl RedisConnection) -> Self {
-        Self::from(Origin::Given(Arc::new(connection)), "the program's own connection".into())
+        Self::from(Origin::given(connection), "the program's own connection".into())
     }
 
     fn from(origin: Origin, address: String) -> Self {

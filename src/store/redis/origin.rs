@@ -1,56 +1,58 @@
 //! Where connections come from, and how each begins.
 
-use std::sync::Arc;
+use std::{fmt, path::PathBuf, sync::Arc};
 
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, Pipeline, Value,
-    io::tcp::TcpSettings,
-};
+use redis::{Pipeline, Value};
+use tokio::net::TcpStream;
 
+#[cfg(feature = "redis-sentinel")]
+use super::sentinel::{Named, Sentinels};
 use super::{
     Failure,
     adapter::{DynConnection, RedisTrouble},
     connection::Wire,
     info::Info,
     refused, reply,
+    servers::Target,
+    session::{Broken, Session},
+    tls::Tls,
 };
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::StoreError;
 
 /// Where connections come from.
 pub(super) enum Origin {
     /// The server of a URL.
-    Url(Client),
+    Server { target: Target, tls: Option<Tls> },
+    /// Whichever server sentinels name.
+    #[cfg(feature = "redis-sentinel")]
+    Sentinel(Sentinels),
     /// The program has one.
     Given(Arc<dyn DynConnection>),
 }
 
-impl Origin {
-    /// Checks the URL; connects to nothing. With it comes the address, without name and password.
-    pub(super) fn url(url: &str) -> Result<(Self, String), StoreError> {
-        let info = settings(url)?;
-        let address = info.addr().to_string();
-        Ok((Self::Url(Client::open(info).map_err(|_| no_url(url))?), address))
-    }
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
 
-    /// Connects, and hears the server's clock before anything else may be sent.
-    pub(super) async fn connect(&self) -> Result<Greeting, Failure> {
-        let wire = match self {
-            Self::Url(client) => {
-                // Time limits are ours alone, each round a whole call.
-                let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(None)
-                    .set_response_timeout(None);
-                Wire::Client(client.get_multiplexed_async_connection_with_config(&config).await?)
-            }
-            Self::Given(given) => Wire::Given(given.clone()),
-        };
-        greet(wire).await
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
     }
+}
 
-    /// Whoever has made the connection is told what became of it.
-    pub(super) fn report(&self, trouble: RedisTrouble) {
-        if let Self::Given(given) = self {
-            given.report(trouble);
+#[cfg(feature = "redis-sentinel")]
+impl Place {
+    /// The host, or nothing.
+    pub(super) fn host(&self) -> &str {
+        match self {
+            Self::Tcp(host, _) => host,
+            Self::Unix(_) => "",
         }
     }
 }
@@ -61,12 +63,97 @@ pub(super) struct Greeting {
     pub(super) now_ms: u64,
     /// `None` where the server does not say.
     pub(super) info: Option<Info>,
+    /// Which server the sentinels have named.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) named: Option<Named>,
 }
 
-async fn greet(wire: Wire) -> Result<Greeting, Failure> {
+impl Origin {
+    /// Connects, and hears the server's clock before anything else may be sent.
+    pub(super) async fn connect(&self) -> Result<Greeting, Failure> {
+        match self {
+            Self::Server { target, tls } => greet(dial(target, tls.as_ref()).await?).await,
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel(sentinels) => sentinels.connect().await,
+            Self::Given(given) => greet(Wire::Given(given.clone())).await,
+        }
+    }
+
+    /// Whether this connection leads elsewhere than a new one would.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) async fn leads_elsewhere(&self, named: Option<&Named>) -> bool {
+        match (self, named) {
+            (Self::Sentinel(sentinels), Some(named)) => sentinels.name_another(named).await,
+            _ => false,
+        }
+    }
+
+    /// Whoever has made the connection is told what became of it.
+    pub(super) fn report(&self, trouble: RedisTrouble) {
+        if let Self::Given(given) = self {
+            given.report(trouble);
+        }
+    }
+}
+
+/// Connects and logs in.
+pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Wire, Failure> {
+    let session = match &target.place {
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((&host[..], *port)).await.map_err(Broken::from)?;
+            // Else a claim may wait for the acknowledgement of the one before it.
+            stream.set_nodelay(true).map_err(Broken::from)?;
+            match tls.filter(|_| target.tls) {
+                #[cfg(feature = "redis-tls")]
+                Some(tls) => Session::over(tls.wrap(host, stream).await.map_err(Broken::from)?),
+                _ => Session::over(stream),
+            }
+        }
+        #[cfg(unix)]
+        Place::Unix(path) => {
+            Session::over(tokio::net::UnixStream::connect(path).await.map_err(Broken::from)?)
+        }
+        #[cfg(not(unix))]
+        Place::Unix(_) => {
+            let message = "there are no sockets of this kind here".to_owned();
+            return Err(Broken::Io(std::io::ErrorKind::Unsupported, message).into());
+        }
+    };
+    for answer in session.send_all(&log_in(target)).await? {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+    }
+    Ok(Wire::Own(session))
+}
+
+/// Who we are, and which database it is.
+fn log_in(target: &Target) -> Pipeline {
+    let (mut commands, login) = (Pipeline::new(), &target.login);
+    if let Some(password) = login.password() {
+        let command = commands.cmd("AUTH");
+        match login.username() {
+            Some(user) => command.arg(user).arg(password),
+            None => command.arg(password),
+        };
+    }
+    if login.db() != 0 {
+        commands.cmd("SELECT").arg(login.db());
+    }
+    commands
+}
+
+/// The first words over a connection.
+pub(super) async fn greet(wire: Wire) -> Result<Greeting, Failure> {
     let answers = wire.send_all(&greeting()).await?;
     let (now_ms, info) = greeted(answers)?;
-    Ok(Greeting { wire, now_ms, info })
+    Ok(Greeting {
+        wire,
+        now_ms,
+        info,
+        #[cfg(feature = "redis-sentinel")]
+        named: None,
+    })
 }
 
 /// The server's time, and what it says about itself.
@@ -86,33 +173,11 @@ pub(super) fn greeted(answers: Vec<Value>) -> Result<(u64, Option<Info>), Failur
     Ok((now_ms, answers.next().and_then(Info::read)))
 }
 
-/// What a URL says, with our own settings.
-fn settings(url: &str) -> Result<ConnectionInfo, StoreError> {
-    let info = url.into_connection_info().map_err(|_| no_url(url))?;
-    let redis = info.redis_settings().clone().set_skip_set_lib_name();
-    // Without TCP_NODELAY a claim may wait for the acknowledgement of the one before it.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
-}
-
-/// The parser's own words are not repeated: they may quote the URL, and with it a password.
-fn no_url(url: &str) -> StoreError {
-    let tls = url.starts_with("rediss:") || url.starts_with("valkeys:");
-    let why = if tls { "TLS is not supported yet" } else { "it must look so" };
-    StoreError::new(
-        StoreErrorKind::Refused,
-        format!(
-            "this is no URL of a Redis that this build can reach; {why}: \
-             redis://user:password@host:6379/0"
-        ),
-    )
-}
-
 /// What a failure says of `address`.
 pub(super) fn explain(address: &str, what: &str, failure: Failure) -> StoreError {
     match failure {
         Failure::Store(error) => error,
         Failure::Server(error) => refused::by_server(what, &error),
-        Failure::Client(error) => refused::by_client(address, &error),
+        Failure::Broken(broken) => refused::by_connection(address, what, &broken),
     }
 }

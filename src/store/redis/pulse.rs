@@ -29,7 +29,9 @@ pub(super) async fn watch(
     for look in 0.. {
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
         for guard in link.guards() {
-            if look % CANARY_EACH == 0 || guard.is_to_be_written() {
+            // One that came after the connection was made has seen none yet.
+            let is_new = guard.canary().is_none();
+            if look % CANARY_EACH == 0 || is_new || guard.is_to_be_written() {
                 again::attend(&link, &connection, &guard).await;
             }
         }
@@ -38,6 +40,8 @@ pub(super) async fn watch(
             link.tell_fitness(&connection);
         }
         beat(&link, &connection).await;
+        #[cfg(feature = "redis-sentinel")]
+        link.follow(&connection).await;
         drop((link, connection));
         // It is over when the other end is dropped.
         if timeout(EVERY, &mut replaced).await.is_ok() {

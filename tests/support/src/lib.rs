@@ -3,6 +3,7 @@
 //! Everything listens on 127.0.0.1 alone, ends when it is dropped, and ends nothing that it did not
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
+mod certificates;
 mod chance;
 mod chunks;
 mod database;
@@ -17,8 +18,10 @@ mod process;
 mod proxy;
 mod redis_server;
 mod runs;
+mod sentinel;
 mod signal;
 
+pub use certificates::Certificates;
 pub use chance::Chance;
 pub use chunks::Chunks;
 pub use directory::Directory;
@@ -35,4 +38,5 @@ pub use proxy::Proxy;
 pub use redis;
 pub use redis_server::{Builder as RedisBuilder, RedisServer};
 pub use runs::Runs;
+pub use sentinel::Sentinels;
 pub use signal::{Signal, send_signal};

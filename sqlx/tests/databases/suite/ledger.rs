@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use sqlx::pool::PoolOptions;
 use tower_idempotency::{
     Answer, Ledger, LedgerEntry, MemoryStore, Operation, Policy, Scope, Sealed,
     operations::{Found, Operations, Settle, SettleErrorKind},
@@ -170,16 +171,34 @@ async fn f20_a_verdict_by_hand_has_its_row_like_every_kept_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_seals_at_once_one_is_written_and_all_agree() {
     let (pool, _held) = open().await;
+    seals_at_once(&pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn seals_at_once_agree_whatever_isolation_is_the_default() {
+    for set in super::super::DEFAULTS.iter().copied() {
+        let (pool, _held) = open().await;
+        let isolated = PoolOptions::<Db>::new()
+            .max_connections(20)
+            .after_connect(move |on, _| {
+                Box::pin(async move { sqlx::raw_sql(set).execute(on).await.map(drop) })
+            })
+            .connect_with((*pool.connect_options()).clone());
+        seals_at_once(&isolated.await.unwrap()).await;
+    }
+}
+
+async fn seals_at_once(pool: &Pool) {
     for unanswered in [false, true] {
         let id = if unanswered { "N-1" } else { "N-2" };
         let delivery = Delivery { order: None, id, ..DELIVERY };
         if unanswered {
-            plain_commit(&pool, &delivery.operation().await).await;
+            plain_commit(pool, &delivery.operation().await).await;
         }
         let entry = LedgerEntry::new("fulfil", "shop", id, None);
         let seals: Vec<_> = (0..20)
             .map(|number| {
-                let (ledger, entry) = (DEDUP.ledger(&pool), entry.clone());
+                let (ledger, entry) = (DEDUP.ledger(pool), entry.clone());
                 let answer = Answer::text(number.to_string());
                 tokio::spawn(async move {
                     match ledger.seal(&entry, &answer).await.unwrap() {
@@ -191,15 +210,14 @@ async fn of_many_seals_at_once_one_is_written_and_all_agree() {
             })
             .collect();
         let mut written = 0;
-        let truth = |found: Option<Answer>| found.expect("there is a row");
         for seal in seals {
             let (first, answer) = seal.await.unwrap();
             written += usize::from(first);
-            assert_eq!(answer, truth(DEDUP.ledger(&pool).find(&entry).await.unwrap()));
+            assert_eq!(DEDUP.ledger(pool).find(&entry).await.unwrap(), Some(answer));
         }
         assert_eq!(written, 1, "unanswered: {unanswered}");
     }
-    assert_eq!(count(&pool, "dedup").await, 2);
+    assert_eq!(count(pool, "dedup").await, 2);
 }
 
 #[tokio::test]
