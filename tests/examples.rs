@@ -361,7 +361,8 @@ async fn a_payment_needs_a_token_and_two_clicks_on_two_processes_pay_once() {
     let (_, _, outstanding) = ask_for_token(one.client, "O-3", "ann").await;
     redis.command(&["FLUSHALL"]).await;
     let (status, _, _) = pay_with(one.client, "O-3", "ann", &outstanding, "960").await;
-    assert_eq!(status, StatusCode::FORBIDDEN, "what Redis has lost is not let through");
+    // What Redis has lost is not let through; where the loss was noticed, the answer is put off.
+    assert!(matches!(status, StatusCode::FORBIDDEN | StatusCode::SERVICE_UNAVAILABLE), "{status}");
     one.stop(Signal::SIGTERM);
     other.stop(Signal::SIGINT);
 }

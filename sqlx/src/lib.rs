@@ -1,7 +1,8 @@
 //! What a handler behind [`tower_idempotency`] writes in its own database, so that its effect happens
 //! exactly once, whatever the layer's store loses and whenever a process dies.
 //!
-//! * [`DedupTable`]: a row for each operation, committed together with its effect and its answer.
+//! * [`DedupTable`]: a row for each operation, committed together with its effect and its answer; and the
+//!   ledger of a policy ([`DedupTable::ledger`]), which the layer asks what its store cannot know.
 //! * [`states!`], [`StateColumn`]: a state machine whose illegal moves do not compile, and whose moves
 //!   are guarded updates.
 //!

@@ -154,7 +154,13 @@ impl<DB: Dialect> DedupTable<DB> {
     /// settled by its row, and every answer that is kept has one.
     ///
     /// The layer asks it seldom: about what is abandoned, and where a handler left no row. Give it the
-    /// handlers' own pool, so that it does not starve beside it.
+    /// handlers' own pool. A seal that waits for a handler's transaction is given up after five seconds;
+    /// its connection comes back when the database's own limit is over (see [`DedupTable::enter`], but
+    /// on PostgreSQL after 4 s).
+    ///
+    /// Danger: rows that are purged before [`Policy::hold`](tower_idempotency::Policy::hold) is over let
+    /// their operations run again. Some senders' presets hold for
+    /// longer than 7 days: give this table the same [`DedupTable::hold`].
     ///
     /// # Example: the policy of a handler that enters
     ///

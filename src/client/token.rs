@@ -48,7 +48,7 @@ const ANSWER_AT_MOST: usize = 64 * 1024;
 ///
 /// async fn server(request: Request<String>) -> Result<Response<String>, std::io::Error> {
 ///     let answer = match request.uri().path() {
-///         "/orders/7/payment-token" => r#"{"token": "t-1"}"#,
+///         "/orders/7/payment-token" => "t-1",
 ///         _ => request.headers()["x-once-token"].to_str().unwrap(),
 ///     };
 ///     Ok(Response::new(answer.to_owned()))
@@ -154,7 +154,7 @@ where
     }
 }
 
-/// A token from the same server: POST to this path, and the field `token` of the JSON that it answers.
+/// A token from the same server: POST to this path, and the text that it answers.
 pub fn posted(path: impl Into<String>) -> Posted {
     let path = path.into();
     posted_to(move |_| path.clone())
@@ -163,7 +163,7 @@ pub fn posted(path: impl Into<String>) -> Posted {
 /// The same with a path that depends on the request: `posted_to(|head| format!("{}/token",
 /// head.uri.path()))`.
 pub fn posted_to(path: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Posted {
-    Posted { path: Arc::new(path), place: Place::Json("/token".to_owned()) }
+    Posted { path: Arc::new(path), place: Place::Text }
 }
 
 /// A token from the same server. Made by [`posted`] and [`posted_to`].
@@ -178,12 +178,13 @@ pub struct Posted {
 /// Where in an answer the token stands.
 #[derive(Clone, Debug)]
 enum Place {
+    Text,
     Json(String),
     Header(HeaderName),
 }
 
 impl Posted {
-    /// Where the token stands in the JSON of the answer, as a JSON Pointer. Default: `/token`.
+    /// The token stands at this JSON Pointer in the answer: `/token`. Default: it is the answer.
     #[must_use]
     pub fn json(self, pointer: impl Into<String>) -> Self {
         Self { place: Place::Json(pointer.into()), ..self }
@@ -242,6 +243,13 @@ impl Posted {
                     Err(format!("the answer has no header {name} with a one-time token").into())
                 }
             },
+            Place::Text => {
+                let text = String::from_utf8(whole(body).await?)?;
+                match text.trim() {
+                    "" => Err("the answer is empty, and should be a one-time token".into()),
+                    token => Ok(token.to_owned()),
+                }
+            }
             Place::Json(pointer) => {
                 let json: serde_json::Value = serde_json::from_slice(&whole(body).await?)?;
                 match json.pointer(pointer).and_then(serde_json::Value::as_str) {

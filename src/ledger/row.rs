@@ -82,7 +82,8 @@ impl Error for LedgerError {
 }
 
 /// A durable truth beside the store: a table in the handler's own database, with one row for each
-/// operation that has an answer. [`Policy::ledger`](crate::Policy::ledger) sets it.
+/// operation that has an answer. [`Policy::ledger`](crate::Policy::ledger) sets it. The crate
+/// `tower-idempotency-sqlx` has one, `DedupTable`, for PostgreSQL, MySQL, MariaDB and SQLite.
 ///
 /// # What makes it exactly once
 ///

@@ -35,9 +35,11 @@
 //! # What a loss in the store means
 //!
 //! Flushed or evicted, an outstanding token is unknown: refused, never let through. So is one that was used,
-//! and its answer is not found; a run that is still going on writes its record again. But asked for its
-//! business key, the store knows nothing, and a new token can run the operation again: that is what a
-//! [`Ledger`](crate::Ledger) is for. A failover to a replica that lagged can make a used token outstanding
+//! and its answer is not found, unless a process that is alive writes it again: a run that is still going
+//! on, and what was completed within the last minute. (Where `RedisStore` has noticed the loss, requests
+//! with tokens it does not know are told 503 until that has had its time, and 403 from then on.) But asked
+//! for its business key, the store knows nothing, and a new token can run the operation again: that is what
+//! a [`Ledger`](crate::Ledger) is for. A failover to a replica that lagged can make a used token outstanding
 //! again; its run, if its process is alive, writes over that.
 
 mod issuance;

@@ -153,7 +153,7 @@ async fn what_is_answered_in_place_of_a_token_is_the_answer_or_is_obeyed() {
 async fn an_answer_without_a_token_is_an_error_that_says_where_it_was_looked_for() {
     for (fetch, said) in [
         (posted("/token").header("X-Token"), "no header x-token"),
-        (posted("/token"), "expected value"),
+        (posted("/token").json("/token"), "expected value"),
         (posted("no path"), "\"no path\" is no path to fetch a one-time token from"),
     ] {
         let server = Server::default();
@@ -172,12 +172,20 @@ async fn json(answer: &'static str, request: Request<Body>) -> Result<Response<B
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_stands_in_a_field_of_the_json() {
+async fn a_token_is_the_answer_or_stands_in_a_field_of_its_json() {
     for (fetch, answer, expected) in [
-        (posted("/token"), r#"{"token": "t-1"}"#, Ok("t-1")),
+        (posted("/token"), "t-1", Ok("t-1")),
+        (posted("/token"), "\r\nt-1 \n", Ok("t-1")),
+        (posted("/token"), " \n", Err("the answer is empty")),
+        (posted("/token"), "a\nb", Err("failed to parse header value")),
+        (posted("/token").json("/token"), r#"{"token": "t-1"}"#, Ok("t-1")),
         (posted("/token").json("/data/0"), r#"{"data": ["t-1"]}"#, Ok("t-1")),
-        (posted("/token"), r#"{"token": 7}"#, Err("no text at /token")),
-        (posted("/token"), r#"{"token": "a\nb"}"#, Err("failed to parse header value")),
+        (posted("/token").json("/token"), r#"{"token": 7}"#, Err("no text at /token")),
+        (
+            posted("/token").json("/token"),
+            r#"{"token": "a\nb"}"#,
+            Err("failed to parse header value"),
+        ),
     ] {
         let layers = ServiceBuilder::new()
             .layer(ClientLayer::new())
@@ -201,7 +209,7 @@ async fn no_answer_is_read_for_longer_than_a_token_can_be() {
         let answer = format!(r#"{{"token": "t-1", "more": "{}"}}"#, "x".repeat(length));
         let client = ServiceBuilder::new()
             .layer(ClientLayer::new().resend(Resend::new().sends(1)))
-            .layer(TokenLayer::new("X-Once-Token", posted("/token")))
+            .layer(TokenLayer::new("X-Once-Token", posted("/token").json("/token")))
             .service_fn(move |request| {
                 let answer = answer.clone();
                 async move { json(answer.leak(), request).await }

@@ -10,6 +10,8 @@ use tower_idempotency::{
     Abandoned, Answer, Ledger, LedgerEntry, LedgerError, Operation, Policy, Previous, Resolution,
     Sealed,
     execute::{Done, RunError},
+    store::StoreErrorKind,
+    test_util::{Fault, Transition},
 };
 
 use crate::jobs::{Jobs, Ran, SECOND, assert_ran, executed, replayed};
@@ -84,6 +86,27 @@ async fn who_knows_that_it_was_not_done_lets_it_run_once() {
     let jobs = abandoned(Policy::job().resolve_abandoned(resolver)).await;
     assert_ran(&jobs.charge("k").await, executed("run 1"));
     assert_ran(&jobs.charge("k").await, replayed("run 1"));
+}
+
+#[tokio::test]
+async fn what_a_runtime_left_to_be_stored_when_it_ended_is_stored_once_somebody_asks() {
+    let jobs = Jobs::new(Policy::job());
+    jobs.faults.always(Transition::Complete, Fault::Fail(StoreErrorKind::Unreachable));
+    let there = jobs.clone();
+    let ran = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(there.charge("k"))
+    });
+    assert_ran(&ran.join().unwrap(), executed("run 1"));
+    jobs.faults.heal();
+    // The first one that asks finds it busy, and wakes whoever stores it.
+    for _ in 0..50 {
+        match jobs.charge("k").await {
+            Err(RunError::Busy { .. }) => tokio::time::sleep(SECOND / 10).await,
+            ran => return assert_ran(&ran, replayed("run 1")),
+        }
+    }
+    panic!("it is busy for ever");
 }
 
 #[derive(Clone, Default)]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
 use tokio::time::sleep;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_idempotency::{
-    Answer, LedgerEntry, MemoryStore, RefusalKind, State,
+    Answer, IdempotencyLayer, LedgerEntry, MemoryStore, RefusalKind, RequestBody, Rule, State,
     operations::{Found, Operations, Settle, SettleError, SettleErrorKind, Standing},
     store::{Cursor, StoreErrorKind},
     test_util::{Fault, Transition},
@@ -310,4 +312,22 @@ async fn a_verdict_whose_row_cannot_be_written_or_is_anothers_settles_nothing() 
     assert!(house.record().await.is_abandoned());
     operations.settle(&found, done().in_ledger(table.clone(), entry("k"))).await.unwrap();
     assert_eq!(table.rows(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entry_is_known_as_the_operations_under_the_layers_secret() {
+    let (memory, table) = (MemoryStore::new(), Table::default());
+    let rule = Rule::new("pay", api().ledger(table.clone()));
+    let layer = IdempotencyLayer::new(memory.clone(), rule).secret(&[7; 32]);
+    let service =
+        ServiceBuilder::new().layer(layer).service_fn(async |_: Request<RequestBody<String>>| {
+            Response::builder().status(504).body(String::new())
+        });
+    let request = Request::post("/").header("Idempotency-Key", "k").body(String::new()).unwrap();
+    service.oneshot(request).await.unwrap();
+
+    let operations = Operations::new(memory).secret(&[7; 32]);
+    let found = only(&operations).await;
+    operations.settle(&found, done().in_ledger(table.clone(), entry("k"))).await.unwrap();
+    assert_eq!(table.of_k(), Some((200, "by hand".into())));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_idempotency::{
     Fingerprint, Issuance, OneTimeToken, RedisStore, Store, TokenRequest, Tokens,
-    store::{Claim, Claimed, Issue, Issued},
+    store::{Claim, Claimed, Cursor, Issue, Issued, StoreErrorKind},
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
@@ -71,8 +71,8 @@ async fn issuers_at_once_get_the_same_token_for_a_business_key() {
 
 #[tokio::test]
 async fn the_time_that_is_left_is_the_servers() {
-    let (server, store) = server_and_store().await;
-    let tokens = Tokens::new(store);
+    let (_server, store) = server_and_store().await;
+    let tokens = Tokens::new(store.clone());
     let ask = || order(1).within(Duration::from_secs(60));
     let first = tokens.issue(ask()).await.unwrap();
     tokio::time::sleep(Duration::from_millis(30)).await;
@@ -81,7 +81,8 @@ async fn the_time_that_is_left_is_the_servers() {
     };
     assert_eq!(again, token(&first));
     assert!(remaining < Duration::from_secs(60) && remaining > Duration::from_secs(30));
-    assert_eq!(server.names().await.len(), 1);
+    let records = store.scan(Cursor::START, 10).await.unwrap().records;
+    assert_eq!(records.len(), 1);
 }
 
 #[tokio::test]
@@ -106,8 +107,12 @@ async fn what_is_flushed_is_refused_and_not_let_through() {
     store.complete(&grant, kept("done")).await.unwrap();
     server.command(&["FLUSHALL"]).await;
     for issue in [&unused, &used] {
-        let refused = store.claim(bringing(issue, issue.token)).await;
-        assert!(matches!(refused, Ok(Claimed::TokenUnknown)), "{refused:?}");
+        // Where the loss was noticed, nothing is said for certain before owners could write theirs again.
+        match store.claim(bringing(issue, issue.token)).await {
+            Ok(Claimed::TokenUnknown) => {}
+            Err(error) if error.kind() == StoreErrorKind::Suspended => {}
+            other => panic!("{other:?}"),
+        }
         assert_eq!(server.command(&["EXISTS", &name(issue.key)]).await, Value::Int(0));
     }
 }

@@ -24,6 +24,12 @@ pub(crate) const LEVELS: &[&str] = &[
     "BEGIN ISOLATION LEVEL REPEATABLE READ",
     "BEGIN ISOLATION LEVEL SERIALIZABLE",
 ];
+/// What makes each isolation the default of a connection.
+pub(crate) const DEFAULTS: &[&str] = &[
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+];
 /// Those whose snapshot may be older than what they meet.
 const ISOLATED: &[&str] = &[LEVELS[1], LEVELS[2]];
 

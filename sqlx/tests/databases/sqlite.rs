@@ -19,6 +19,8 @@ pub(crate) type Db = sqlx::Sqlite;
 
 /// How transactions begin.
 pub(crate) const LEVELS: &[&str] = &["BEGIN", "BEGIN IMMEDIATE"];
+/// There is one isolation.
+pub(crate) const DEFAULTS: &[&str] = &["SELECT 1"];
 
 /// A database of its own, and the directory that it is in.
 pub(crate) async fn open() -> (Pool<Db>, Directory) {

@@ -17,6 +17,7 @@ use super::{
     refused,
     reply::Reply,
     script::Script,
+    session::Broken,
 };
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -28,7 +29,7 @@ const LONG: Duration = Duration::from_millis(200);
 pub(super) enum Failure {
     Store(StoreError),
     Server(redis::ServerError),
-    Client(redis::RedisError),
+    Broken(Broken),
 }
 
 impl From<StoreError> for Failure {
@@ -37,9 +38,9 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<redis::RedisError> for Failure {
-    fn from(error: redis::RedisError) -> Self {
-        Self::Client(error)
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        Self::Broken(broken)
     }
 }
 

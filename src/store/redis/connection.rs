@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     info::Info,
     origin::Greeting,
     reply,
+    session::Session,
 };
 
 /// A connection, which lives on the runtime that made it.
@@ -38,7 +39,7 @@ pub(super) struct Connection {
 
 /// What carries the bytes.
 pub(super) enum Wire {
-    Client(MultiplexedConnection),
+    Own(Session),
     /// The program's own.
     Given(Arc<dyn DynConnection>),
 }
@@ -47,7 +48,7 @@ impl Wire {
     /// Sends one command.
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         match self {
-            Self::Client(client) => Ok(client.clone().send_packed_command(command).await?),
+            Self::Own(session) => Ok(session.send(command).await?),
             Self::Given(given) => {
                 let mut answers = adapter::send(given, vec![RedisCommand::of(command)]).await?;
                 Ok(answers.pop().ok_or_else(|| reply::garbled("a command"))?)
@@ -58,9 +59,7 @@ impl Wire {
     /// Sends several commands in one write and reads all answers.
     pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
         match self {
-            Self::Client(client) => {
-                Ok(client.clone().send_packed_commands(commands, 0, commands.len()).await?)
-            }
+            Self::Own(session) => Ok(session.send_all(commands).await?),
             Self::Given(given) => {
                 let commands = commands.cmd_iter().map(RedisCommand::of).collect();
                 Ok(adapter::send(given, commands).await?)

@@ -230,7 +230,8 @@ impl Gate {
     /// What is made of the answer.
     pub(super) fn judge(self, claimed: Claimed) -> Result<Claimed, StoreError> {
         match (self, claimed) {
-            (Self::Held(left), Claimed::Free) => Err(changed(left)),
+            // A token may be one that an owner has used up, who is to write that again first.
+            (Self::Held(left), Claimed::Free | Claimed::TokenUnknown) => Err(changed(left)),
             (Self::NoTakeover(left), Claimed::Abandoned(_)) => Err(changed(left)),
             (Self::Told, Claimed::Free) => Ok(Claimed::Forgotten),
             (Self::Refused, Claimed::Free) => {
@@ -293,6 +294,18 @@ mod tests {
         look.within = Duration::ZERO;
         assert_eq!(guard.gate(&changed_ago(SECOND), &look), Gate::Open);
         assert_eq!(guard.gate(&Uneasy::default(), &claim(lease)), Gate::Open);
+    }
+
+    #[test]
+    fn a_new_server_does_not_call_a_token_unknown_before_owners_could_write_again() {
+        let left = 10 * SECOND;
+        let held = Gate::Held(left).judge(Claimed::TokenUnknown).unwrap_err();
+        assert_eq!((held.kind(), held.retry_after()), (StoreErrorKind::Suspended, Some(left)));
+        for gate in [Gate::Open, Gate::NoTakeover(left), Gate::Told, Gate::Refused] {
+            assert!(matches!(gate.judge(Claimed::TokenUnknown), Ok(Claimed::TokenUnknown)));
+        }
+        // What is known is told all the while.
+        assert!(matches!(Gate::Held(left).judge(Claimed::Mismatch), Ok(Claimed::Mismatch)));
     }
 
     #[test]

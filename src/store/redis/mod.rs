@@ -26,6 +26,7 @@ mod script;
 #[cfg(feature = "redis-sentinel")]
 mod sentinel;
 mod servers;
+mod session;
 mod side;
 #[cfg(feature = "redis-cluster")]
 mod slot;

@@ -2,7 +2,8 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, Pipeline, Value};
+use redis::{Pipeline, Value};
+use tokio::net::TcpStream;
 
 #[cfg(feature = "redis-sentinel")]
 use super::sentinel::{Named, Sentinels};
@@ -12,7 +13,8 @@ use super::{
     connection::Wire,
     info::Info,
     refused, reply,
-    servers::{Target, tcp_settings},
+    servers::Target,
+    session::{Broken, Session},
     tls::Tls,
 };
 use crate::store::StoreError;
@@ -94,44 +96,51 @@ impl Origin {
     }
 }
 
-/// Time limits are ours alone, each round a whole call.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
-}
-
 /// Connects and logs in.
 pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Wire, Failure> {
-    #[cfg(feature = "redis-tls")]
-    if let (true, Some(tls), Place::Tcp(host, port)) = (target.tls, tls, &target.place) {
-        return dial_tls(target, tls, host, *port).await;
-    }
-    // Without the feature there is none.
-    let _ = tls;
-    let address = match &target.place {
-        Place::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-        Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
+    let session = match &target.place {
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((&host[..], *port)).await.map_err(Broken::from)?;
+            // Else a claim may wait for the acknowledgement of the one before it.
+            stream.set_nodelay(true).map_err(Broken::from)?;
+            match tls.filter(|_| target.tls) {
+                #[cfg(feature = "redis-tls")]
+                Some(tls) => Session::over(tls.wrap(host, stream).await.map_err(Broken::from)?),
+                _ => Session::over(stream),
+            }
+        }
+        #[cfg(unix)]
+        Place::Unix(path) => {
+            Session::over(tokio::net::UnixStream::connect(path).await.map_err(Broken::from)?)
+        }
+        #[cfg(not(unix))]
+        Place::Unix(_) => {
+            let message = "there are no sockets of this kind here".to_owned();
+            return Err(Broken::Io(std::io::ErrorKind::Unsupported, message).into());
+        }
     };
-    let info = address.into_connection_info()?;
-    let info = info.set_tcp_settings(tcp_settings()).set_redis_settings(target.login.clone());
-    let client = Client::open(info)?;
-    Ok(Wire::Client(client.get_multiplexed_async_connection_with_config(&config()).await?))
+    for answer in session.send_all(&log_in(target)).await? {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+    }
+    Ok(Wire::Own(session))
 }
 
-/// The client is given a stream that is one of TLS already, so that it needs none of its own.
-#[cfg(feature = "redis-tls")]
-async fn dial_tls(target: &Target, tls: &Tls, host: &str, port: u16) -> Result<Wire, Failure> {
-    use redis::aio::MultiplexedConnection;
-    let connect = async {
-        let stream = tokio::net::TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
-        tls.wrap(host, stream).await
-    };
-    let stream = connect.await.map_err(redis::RedisError::from)?;
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(&target.login, stream, config()).await?;
-    // It ends with the last clone of the connection.
-    tokio::spawn(driver);
-    Ok(Wire::Client(connection))
+/// Who we are, and which database it is.
+fn log_in(target: &Target) -> Pipeline {
+    let (mut commands, login) = (Pipeline::new(), &target.login);
+    if let Some(password) = login.password() {
+        let command = commands.cmd("AUTH");
+        match login.username() {
+            Some(user) => command.arg(user).arg(password),
+            None => command.arg(password),
+        };
+    }
+    if login.db() != 0 {
+        commands.cmd("SELECT").arg(login.db());
+    }
+    commands
 }
 
 /// The first words over a connection.
@@ -169,6 +178,6 @@ pub(super) fn explain(address: &str, what: &str, failure: Failure) -> StoreError
     match failure {
         Failure::Store(error) => error,
         Failure::Server(error) => refused::by_server(what, &error),
-        Failure::Client(error) => refused::by_client(address, &error),
+        Failure::Broken(broken) => refused::by_connection(address, what, &broken),
     }
 }

@@ -1,8 +1,10 @@
 //! What errors of the client and of the server mean, and what to do about them.
 
-use std::{error::Error, io, sync::Arc};
+use std::io;
 
-use redis::{ErrorKind, RedisError, ServerError, Value};
+use redis::{ServerError, Value};
+
+use super::{reply, session::Broken};
 
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -51,42 +53,18 @@ pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message)
 }
 
-/// The client could not get an answer from `address`.
-pub(super) fn by_client(address: &str, error: &RedisError) -> StoreError {
-    let kind = match error.kind() {
-        _ if error.is_timeout() => StoreErrorKind::Timeout,
-        ErrorKind::Io => StoreErrorKind::Unreachable,
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreErrorKind::Garbled,
-        _ => StoreErrorKind::Refused,
-    };
-    StoreError::new(kind, format!("no answer from Redis at {address}: {}", shown(error)))
-}
-
-/// The client's error without anything that may be a secret. A server's own words are looked up;
-/// those of the operating system are safe.
-fn shown(error: &RedisError) -> String {
-    if let Some(io) = io_error(error) {
-        return format!("{io}: is it there, and does the URL lead to it?");
+/// The connection to `address` has come to its end before `what` was answered.
+pub(super) fn by_connection(address: &str, what: &str, broken: &Broken) -> StoreError {
+    match broken {
+        Broken::Io(kind, message) => {
+            let timed_out = *kind == io::ErrorKind::TimedOut;
+            let kind =
+                if timed_out { StoreErrorKind::Timeout } else { StoreErrorKind::Unreachable };
+            let advice = "is it there, and does the URL lead to it?";
+            StoreError::new(kind, format!("no answer from Redis at {address}: {message}: {advice}"))
+        }
+        Broken::Garbled => reply::garbled(what),
     }
-    let code = match error.kind() {
-        // The client drops the server's own word for it.
-        ErrorKind::AuthenticationFailed => "WRONGPASS",
-        _ => error.code().unwrap_or_else(|| error.category()),
-    };
-    let detail = error.detail().map(without_arguments).unwrap_or_default();
-    let known = REFUSALS.iter().find(|(known, _)| *known == code || detail.contains(known));
-    match known {
-        Some((known, advice)) => format!("{known}: {advice}"),
-        None if detail.is_empty() => code.to_owned(),
-        None => format!("{code}: {detail}"),
-    }
-}
-
-/// The operating system's error behind the client's, which holds it in an `Arc`.
-fn io_error(error: &RedisError) -> Option<&io::Error> {
-    let source = error.source()?;
-    let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
-    shared.map_or_else(|| source.downcast_ref(), |shared| shared.downcast_ref())
 }
 
 /// The code of an error. Redis 6.2 hides that of a command inside a script in the text: `ERR Error

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, io::tcp::TcpSettings};
+use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
 #[cfg(feature = "redis-tls")]
 use super::tls::RedisTls;
@@ -209,14 +209,9 @@ impl Target {
             ConnectionAddr::Unix(path) if !tls => Place::Unix(path.clone()),
             _ => return Err(no_url(tls)),
         };
-        let login = info.redis_settings().clone().set_skip_set_lib_name();
+        let login = info.redis_settings().clone();
         Ok(Self { place, login, tls })
     }
-}
-
-/// Without TCP_NODELAY a claim may wait for the acknowledgement of the one before it.
-pub(super) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
 }
 
 /// The parser's own words are not repeated: they may quote the URL, and with it a password.

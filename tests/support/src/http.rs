@@ -116,31 +116,35 @@ impl Server {
     /// When the answer takes longer than 20 s, or nobody listens.
     pub async fn try_exchange<B>(
         address: SocketAddr,
-        mut request: Request<B>,
+        request: Request<B>,
     ) -> Result<Response<Bytes>, hyper::Error>
     where
         B: Body + Send + 'static,
         B::Data: Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let host = HeaderValue::try_from(address.to_string()).expect("an address is ASCII");
-        request.headers_mut().entry(HOST).or_insert(host);
         let stream = TcpStream::connect(address).await.expect("the server listens");
-        let (mut client, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let exchange = async {
-            let (head, body) = client.send_request(request).await?.into_parts();
-            Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
+        let exchange = timeout(ANSWER_WITHIN, exchange_over(stream, address, request));
+        exchange.await.expect("an answer, or its end, within 20 s")
+    }
+
+    /// The same with a server that may be dead, or die before it has answered, or take longer than
+    /// this: then there is no answer.
+    pub async fn attempt<B>(
+        address: SocketAddr,
+        request: Request<B>,
+        within: Duration,
+    ) -> Option<Response<Bytes>>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let attempt = async {
+            let stream = TcpStream::connect(address).await.ok()?;
+            exchange_over(stream, address, request).await.ok()
         };
-        // The connection is polled here and not in a task, so that it ends with this future.
-        let both = async {
-            tokio::pin!(connection);
-            tokio::select! {
-                answer = exchange => answer,
-                Err(error) = &mut connection => Err(error),
-            }
-        };
-        timeout(ANSWER_WITHIN, both).await.expect("an answer, or its end, within 20 s")
+        timeout(within, attempt).await.ok()?
     }
 
     /// A connection on which the test says every byte itself.
@@ -152,6 +156,33 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.serving.abort();
+    }
+}
+
+/// Sends a request over this connection, reads the whole answer, and closes.
+async fn exchange_over<B>(
+    stream: TcpStream,
+    address: SocketAddr,
+    mut request: Request<B>,
+) -> Result<Response<Bytes>, hyper::Error>
+where
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let host = HeaderValue::try_from(address.to_string()).expect("an address is ASCII");
+    request.headers_mut().entry(HOST).or_insert(host);
+    let (mut client, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let exchange = async {
+        let (head, body) = client.send_request(request).await?.into_parts();
+        Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
+    };
+    // The connection is polled here and not in a task, so that it ends with this future.
+    tokio::pin!(connection);
+    tokio::select! {
+        answer = exchange => answer,
+        Err(error) = &mut connection => Err(error),
     }
 }
 

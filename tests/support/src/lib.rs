@@ -4,6 +4,7 @@
 //! start. A server or a process that cannot be started is a panic that says what is missing.
 
 mod certificates;
+mod chance;
 mod chunks;
 mod cluster;
 mod database;
@@ -22,6 +23,7 @@ mod sentinel;
 mod signal;
 
 pub use certificates::Certificates;
+pub use chance::Chance;
 pub use chunks::Chunks;
 pub use cluster::RedisCluster;
 pub use directory::Directory;

@@ -102,7 +102,10 @@ impl RedisServer {
     /// When there is none.
     pub async fn connection(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).expect("its own URL is one");
-        client.get_multiplexed_async_connection().await.expect("a server that runs can be reached")
+        // As long as a busy machine may need.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(READY_WITHIN));
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        connection.expect("a server that runs can be reached")
     }
 
     /// Runs one command. An error of the server is a value too.

@@ -15,7 +15,9 @@ use axum::{
 };
 use sqlx::Pool;
 use tokio::net::TcpListener;
-use tower_idempotency::{IdempotencyLayer, Policy, RedisStore, Rule, Scope, header, json};
+use tower_idempotency::{
+    IdempotencyLayer, Issuance, Policy, RedisStore, Rule, Scope, TokenRequest, Tokens, header, json,
+};
 use tower_idempotency_sqlx::DedupTable;
 
 use handlers::Failed;
@@ -32,11 +34,12 @@ use crate::{
 /// The rows of all routes; each has its rule's name in front.
 const DEDUP: DedupTable<Db> = DedupTable::new("dedup");
 /// Short, so that the story need not wait long for what was killed.
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 struct App {
     db: Pool<Db>,
+    tokens: Tokens,
     provider: SocketAddr,
     pause: Option<Point>,
 }
@@ -46,7 +49,8 @@ pub(crate) async fn run(serve: Serve) -> Result<(), Error> {
     bank::migrate(&db).await?;
     DEDUP.migrate(&db).await?;
     let store = RedisStore::connect(&serve.redis).await?.prefix("exactly-once-example");
-    let app = App { db, provider: serve.provider, pause: serve.pause };
+    let tokens = Tokens::new(store.clone());
+    let app = App { db, tokens, provider: serve.provider, pause: serve.pause };
 
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("listening on {}", listener.local_addr()?);
@@ -56,7 +60,7 @@ pub(crate) async fn run(serve: Serve) -> Result<(), Error> {
 fn routes(store: RedisStore, app: App) -> Router {
     let ledger = || DEDUP.ledger(&app.db);
     let gateway = || Policy::webhook(json("/notifyId")).lease(LEASE);
-    let token = Policy::api(Scope::everyone()).identity(header(TOKEN)).lease(LEASE);
+    let token = Policy::api(Scope::everyone()).token(header(TOKEN), "POST /tokens").lease(LEASE);
     let table = gateway().ledger(ledger());
     // The gateway may forget its own ids: the order is what counts.
     let order = gateway().business_key(json("/orderId")).compare([json("/amount")]);
@@ -85,9 +89,12 @@ fn routes(store: RedisStore, app: App) -> Router {
         .with_state(app)
 }
 
-async fn issue() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.unwrap_or_default().as_nanos().to_string()
+/// Whoever wants to charge asks for a token first.
+async fn issue(State(app): State<App>) -> Result<String, Failed> {
+    match app.tokens.issue(TokenRequest::new(Scheme::Token.name())).await? {
+        Issuance::Token { token, .. } => Ok(token.to_text()),
+        none => Err(none.to_string().into()),
+    }
 }
 
 async fn open_order(

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use sqlx::pool::PoolOptions;
 use tower_idempotency::{
     Answer, Ledger, LedgerEntry, MemoryStore, Operation, Policy, Scope, Sealed,
     operations::{Found, Operations, Settle, SettleErrorKind},
@@ -81,6 +82,7 @@ async fn a_handler_that_enters_needs_no_seal_and_is_not_warned_of() {
 
 #[tokio::test]
 async fn a_row_without_an_answer_gets_the_one_the_handler_gave() {
+    let (log, _guard) = Log::listen();
     let (pool, _held) = open().await;
     let database = pool.clone();
     let house = House::new(
@@ -95,6 +97,7 @@ async fn a_row_without_an_answer_gets_the_one_the_handler_gave() {
         },
     );
     assert_eq!(house.send(DELIVERY).await, executed(200, "success"));
+    assert_eq!(log.of("row missing"), [""; 0], "it has entered");
     let found = DEDUP.ledger(&pool).find(&entry()).await.unwrap().unwrap();
     assert_eq!(found.body().unwrap(), "success");
     let handled = charge(&pool, &DELIVERY.operation().await, Answer::text("no")).await;
@@ -168,16 +171,34 @@ async fn f20_a_verdict_by_hand_has_its_row_like_every_kept_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_seals_at_once_one_is_written_and_all_agree() {
     let (pool, _held) = open().await;
+    seals_at_once(&pool).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn seals_at_once_agree_whatever_isolation_is_the_default() {
+    for set in super::super::DEFAULTS.iter().copied() {
+        let (pool, _held) = open().await;
+        let isolated = PoolOptions::<Db>::new()
+            .max_connections(20)
+            .after_connect(move |on, _| {
+                Box::pin(async move { sqlx::raw_sql(set).execute(on).await.map(drop) })
+            })
+            .connect_with((*pool.connect_options()).clone());
+        seals_at_once(&isolated.await.unwrap()).await;
+    }
+}
+
+async fn seals_at_once(pool: &Pool) {
     for unanswered in [false, true] {
         let id = if unanswered { "N-1" } else { "N-2" };
         let delivery = Delivery { order: None, id, ..DELIVERY };
         if unanswered {
-            plain_commit(&pool, &delivery.operation().await).await;
+            plain_commit(pool, &delivery.operation().await).await;
         }
         let entry = LedgerEntry::new("fulfil", "shop", id, None);
         let seals: Vec<_> = (0..20)
             .map(|number| {
-                let (ledger, entry) = (DEDUP.ledger(&pool), entry.clone());
+                let (ledger, entry) = (DEDUP.ledger(pool), entry.clone());
                 let answer = Answer::text(number.to_string());
                 tokio::spawn(async move {
                     match ledger.seal(&entry, &answer).await.unwrap() {
@@ -189,15 +210,14 @@ async fn of_many_seals_at_once_one_is_written_and_all_agree() {
             })
             .collect();
         let mut written = 0;
-        let truth = |found: Option<Answer>| found.expect("there is a row");
         for seal in seals {
             let (first, answer) = seal.await.unwrap();
             written += usize::from(first);
-            assert_eq!(answer, truth(DEDUP.ledger(&pool).find(&entry).await.unwrap()));
+            assert_eq!(DEDUP.ledger(pool).find(&entry).await.unwrap(), Some(answer));
         }
         assert_eq!(written, 1, "unanswered: {unanswered}");
     }
-    assert_eq!(count(&pool, "dedup").await, 2);
+    assert_eq!(count(pool, "dedup").await, 2);
 }
 
 #[tokio::test]
@@ -216,6 +236,75 @@ async fn a_delivery_id_of_another_business_key_is_an_error_and_neither_found_nor
     assert!(ledger.find(&entry()).await.unwrap().is_some());
     let unknown = LedgerEntry::new("fulfil", "shop", "O-2", Some(Bytes::from("N-2")));
     assert_eq!(ledger.find(&unknown).await.unwrap(), None);
+}
+
+/// The rollback of a transaction that was dropped may still be on its way when the layer seals.
+#[tokio::test]
+async fn a_handler_that_gives_its_transaction_up_leaves_nothing_but_its_answer() {
+    let (pool, _held) = open().await;
+    let database = pool.clone();
+    let policy = api().ledger(DEDUP.ledger(&pool));
+    let house = House::new(MemoryStore::new(), policy, move |operation| {
+        let pool = database.clone();
+        async move {
+            let mut tx = pool.begin().await.unwrap();
+            let _row = new(DEDUP.enter(&mut tx, &operation).await.unwrap());
+            run_in(&mut tx, "INSERT INTO charges VALUES ('U-7')").await;
+            Ok(Answer::new(StatusCode::PAYMENT_REQUIRED))
+        }
+    });
+    for number in 0..5 {
+        let id: &'static str = format!("N-{number}").leak();
+        let delivery = Delivery { order: Some(id), id, ..DELIVERY };
+        assert_eq!(house.send(delivery).await, executed(402, ""));
+        let found = DEDUP.find(&pool, &delivery.operation().await).await.unwrap();
+        assert_eq!(found, Some(Answer::new(StatusCode::PAYMENT_REQUIRED)));
+    }
+    assert_eq!((count(&pool, "charges").await, count(&pool, "dedup").await), (0, 5));
+}
+
+#[tokio::test]
+async fn a_rule_under_a_new_name_keeps_its_rows_in_the_ledger_too() {
+    let (pool, _held) = open().await;
+    charge(&pool, &DELIVERY.operation().await, Answer::text("success")).await;
+    let renamed = LedgerEntry::new("fulfil-v2", "shop", "O-1", entry().delivery_id);
+    assert_eq!(DEDUP.ledger(&pool).find(&renamed).await.unwrap(), None);
+    let ledger = DEDUP.under("fulfil").ledger(&pool);
+    assert_eq!(ledger.find(&renamed).await.unwrap(), Some(Answer::text("success")));
+    let sealed = ledger.seal(&renamed, &Answer::text("no")).await.unwrap();
+    assert_eq!(sealed, Sealed::Existing(Answer::text("success")));
+}
+
+/// The layer's store has forgotten whose the delivery id is, and the table has not.
+#[tokio::test]
+async fn what_the_table_calls_a_mismatch_is_released_and_never_kept() {
+    for (status, told) in [(409, 409), (200, 409)] {
+        let (log, _guard) = Log::listen();
+        let (pool, _held) = open().await;
+        charge(&pool, &DELIVERY.operation().await, Answer::text("success")).await;
+        let database = pool.clone();
+        let policy = api().ledger(DEDUP.ledger(&pool));
+        let house = House::new(MemoryStore::new(), policy, move |operation| {
+            let pool = database.clone();
+            async move {
+                match charge(&pool, &operation, Answer::text("success")).await {
+                    Handled::Charged(answer) | Handled::Done(answer) => Ok(answer),
+                    Handled::Mismatch => {
+                        Ok(Answer::text("foreign").with_status(status.try_into().unwrap()))
+                    }
+                }
+            }
+        });
+        let foreign = Delivery { order: Some("O-2"), ..DELIVERY };
+        let (is, text, replayed) = house.send(foreign).await;
+        assert_eq!((is, replayed), (told, false));
+        assert_eq!(text == "foreign", status == 409, "a success that is none is withheld");
+        assert_eq!(log.of("row missing"), [""; 0], "it has entered");
+        // The order is charged when it comes under its own id.
+        let own = Delivery { id: "N-2", ..foreign };
+        assert_eq!(house.send(own).await, executed(200, "success"));
+        assert_eq!((count(&pool, "charges").await, count(&pool, "dedup").await), (2, 2));
+    }
 }
 
 /// Every byte that a value may have, at its edges too.

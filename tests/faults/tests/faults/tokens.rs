@@ -89,7 +89,7 @@ async fn a_token_of_one_process_is_that_of_all_and_is_good_in_each_of_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_was_flushed_lets_no_outstanding_token_through() {
     let redis = RedisServer::start().await;
-    let site = Site::new().tokens();
+    let site = Site::new().lease(LEASE).tokens();
     let server = site.server(&redis.url());
     let mut tokens = Vec::new();
     for number in 0..20 {
@@ -99,15 +99,33 @@ async fn a_redis_that_was_flushed_lets_no_outstanding_token_through() {
     let (used, id) = &tokens[0];
     assert!(use_up(server.address, used, &json!({ "id": id })).await.is_final());
     redis.command(&["FLUSHALL"]).await;
-    for (token, id) in &tokens {
-        assert_no_such_token(&use_up(server.address, token, &json!({ "id": id })).await);
+    for (token, id) in &tokens[1..] {
+        let answer = use_once_told(server.address, token, &json!({ "id": id })).await;
+        assert_no_such_token(&answer);
     }
+    // What this process completed within the last minute it may have written again.
+    let used = use_once_told(server.address, used, &json!({ "id": id })).await;
+    assert!(used.replayed || used.status == StatusCode::FORBIDDEN, "{used:?}");
     assert_eq!(site.runs().started.len(), 1);
-    assert!(records(&redis).await.is_empty(), "what is refused leaves nothing");
+    let left = records(&redis).await;
+    assert!(left.iter().all(|record| record.state == State::Completed), "{left:?}");
     // A new one is good.
     let token = token(server.address, "key-1").await;
     assert_ne!(token, tokens[1].0);
-    assert!(use_up(server.address, &token, &json!({ "id": "key-1" })).await.is_final());
+    assert!(use_once_told(server.address, &token, &json!({ "id": "key-1" })).await.is_final());
+}
+
+/// Where it was noticed that records were lost, nothing is said for certain until owners that are alive
+/// could write theirs again.
+async fn use_once_told(server: Address, token: &str, run: &Value) -> Answer {
+    let until = tokio::time::Instant::now() + LEASE + SLACK;
+    loop {
+        let answer = use_up(server, token, run).await;
+        if !answer.is_refusal("store_unavailable") || tokio::time::Instant::now() > until {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,11 +144,11 @@ async fn a_run_that_is_going_on_when_redis_is_flushed_comes_back_over_a_new_toke
     let new = token(server.address, "key").await;
     assert_ne!(new, old);
     server.wait_for_line("ERROR data lost");
-    assert_no_such_token(&use_up(server.address, &new, &json!({ "id": "key" })).await);
+    assert_no_such_token(&use_once_told(server.address, &new, &json!({ "id": "key" })).await);
     server.address.go("key").await;
     let answer = running.await.unwrap();
     assert_eq!(answer.body, site.runs().only("key").text);
-    assert!(use_up(server.address, &old, &json!({ "id": "key" })).await.replayed);
+    assert!(use_once_told(server.address, &old, &json!({ "id": "key" })).await.replayed);
 }
 
 /// A server behind a proxy, which is to die, one that is not, and a token for `key`.

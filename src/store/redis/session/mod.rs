@@ -1,0 +1,179 @@
+//! One connection that all callers share: commands that are ready together leave in one write.
+//!
+//! A caller writes its command into the outbox that all share, and waits for its answer; a task that
+//! owns the stream sends what is in the outbox and hands out the answers, which come in the order of
+//! the commands. Before it writes it lets the tasks that are ready run once, since each of them may
+//! have a command too. What no command asked for, and what is no answer, ends the connection: answers
+//! after it could be anybody's.
+//!
+//! Nothing is ever sent twice, and no time is limited here: that is the caller's.
+
+mod driver;
+mod parse;
+
+use std::{
+    collections::VecDeque,
+    io, mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::oneshot,
+    task::AbortHandle,
+};
+
+use self::driver::Driver;
+
+/// What waits to be sent at most: a server that reads nothing must not fill the memory.
+const UNSENT_AT_MOST: usize = 64 * 1024 * 1024;
+
+/// Why a connection came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The stream ended or failed.
+    Io(io::ErrorKind, String),
+    /// What was read is no answer, or none that was asked for.
+    Garbled,
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.kind(), error.to_string())
+    }
+}
+
+impl Broken {
+    fn ended() -> Self {
+        Self::Io(io::ErrorKind::UnexpectedEof, "the connection has ended".to_owned())
+    }
+}
+
+/// A connection. Dropped, it closes the stream.
+pub(super) struct Session {
+    outbox: Arc<Mutex<Outbox>>,
+    driver: AbortHandle,
+}
+
+/// What callers have written and the driver has not sent yet.
+#[derive(Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    /// Who waits for the answers, in the order of the commands.
+    waiting: VecDeque<Waiting>,
+    /// Wakes the driver, which looks for more once what it has is sent.
+    driver: Option<Waker>,
+    broken: Option<Broken>,
+}
+
+/// Somebody who waits for answers; whoever has gone away leaves his place, so that nobody gets another's.
+enum Waiting {
+    One(oneshot::Sender<Result<Value, Broken>>),
+    Several { left: usize, values: Vec<Value>, to: oneshot::Sender<Result<Vec<Value>, Broken>> },
+}
+
+fn lock(outbox: &Mutex<Outbox>) -> MutexGuard<'_, Outbox> {
+    // Nothing that runs under the lock can leave it half changed but a failed allocation.
+    outbox.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    /// Takes over a stream on which nothing has been said yet. Must be called on a runtime, which the
+    /// connection ends with.
+    pub(super) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        let outbox = Arc::<Mutex<Outbox>>::default();
+        let driver = tokio::spawn(Driver::new(stream, outbox.clone())).abort_handle();
+        Self { outbox, driver }
+    }
+
+    /// Sends one command.
+    ///
+    /// Cancel safe: the command may be sent all the same, and its answer is thrown away.
+    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Broken> {
+        let (to, answer) = oneshot::channel();
+        self.post(|bytes| command.write_packed_command(bytes), Waiting::One(to))?;
+        answer.await.unwrap_or_else(|_| Err(Broken::ended()))
+    }
+
+    /// Sends several commands one right after the other, and gives back as many answers.
+    ///
+    /// Cancel safe like [`send`](Self::send).
+    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Broken> {
+        let left = commands.len();
+        if left == 0 {
+            return Ok(Vec::new());
+        }
+        let (to, answers) = oneshot::channel();
+        let write = |bytes: &mut Vec<u8>| {
+            commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));
+        };
+        let values = Vec::with_capacity(left);
+        self.post(write, Waiting::Several { left, values, to })?;
+        answers.await.unwrap_or_else(|_| Err(Broken::ended()))
+    }
+
+    fn post(&self, write: impl FnOnce(&mut Vec<u8>), waiting: Waiting) -> Result<(), Broken> {
+        let mut outbox = lock(&self.outbox);
+        if let Some(broken) = &outbox.broken {
+            return Err(broken.clone());
+        }
+        if outbox.bytes.len() > UNSENT_AT_MOST {
+            let message = "the server reads nothing, and too much waits to be sent";
+            return Err(Broken::Io(io::ErrorKind::TimedOut, message.to_owned()));
+        }
+        write(&mut outbox.bytes);
+        outbox.waiting.push_back(waiting);
+        let driver = outbox.driver.take();
+        drop(outbox);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Outbox {
+    /// From now on nobody waits here any more.
+    fn end(&mut self, broken: &Broken) -> VecDeque<Waiting> {
+        self.broken.get_or_insert_with(|| broken.clone());
+        self.bytes = Vec::new();
+        mem::take(&mut self.waiting)
+    }
+}
+
+impl Waiting {
+    /// One more answer. Gives itself back while more are to come.
+    fn answered(self, value: Value) -> Option<Self> {
+        match self {
+            // Whoever has gone away wants no answer.
+            Self::One(to) => drop(to.send(Ok(value))),
+            Self::Several { mut left, mut values, to } => {
+                values.push(value);
+                left -= 1;
+                if left > 0 {
+                    return Some(Self::Several { left, values, to });
+                }
+                drop(to.send(Ok(values)));
+            }
+        }
+        None
+    }
+
+    fn broken(self, broken: &Broken) {
+        match self {
+            Self::One(to) => drop(to.send(Err(broken.clone()))),
+            Self::Several { to, .. } => drop(to.send(Err(broken.clone()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
