@@ -7,7 +7,7 @@ use tower_idempotency::{
     RedisStore, Store,
     store::{Alias, Claimed, Level, RedisCommand, RedisConnection, RedisValue, Release, Written},
 };
-use tower_idempotency_test_support::{Proxy, RedisServer};
+use tower_idempotency_test_support::{Proxy, RedisServer, redis::Pipeline};
 
 use crate::support::{HOLD, Value, claim, completed, granted, kept, name, new_key, short_claim};
 
@@ -18,16 +18,17 @@ async fn pair() -> (RedisServer, RedisServer, Proxy) {
     let primary = RedisServer::builder().argument("--repl-diskless-sync-delay", "0").start().await;
     let replicaof = format!("127.0.0.1 {}", primary.address().port());
     let replica = RedisServer::builder().argument("--replicaof", &replicaof).start().await;
-    let started = Instant::now();
+    // It is up to date once it has had a write.
+    let (mut connection, started) = (primary.connection().await, Instant::now());
     loop {
-        let Value::BulkString(info) = primary.command(&["INFO", "replication"]).await else {
-            panic!("no INFO")
-        };
-        if String::from_utf8_lossy(&info).contains("state=online") {
+        let mut commands = Pipeline::new();
+        commands.cmd("SET").arg("first").arg("x").arg("PX").arg(1);
+        commands.cmd("WAIT").arg(1).arg(1000);
+        let answers = connection.send_packed_commands(&commands, 0, 2).await.unwrap();
+        if answers[1] == Value::Int(1) {
             break;
         }
         assert!(started.elapsed() < Duration::from_secs(20), "the replica does not come up");
-        sleep(10 * MS).await;
     }
     let proxy = Proxy::to(primary.address()).await;
     (primary, replica, proxy)
@@ -36,7 +37,7 @@ async fn pair() -> (RedisServer, RedisServer, Proxy) {
 /// A store whose claims wait for one replica.
 async fn waiting(proxy: &Proxy) -> RedisStore {
     let store = RedisStore::connect(&proxy.redis_url()).await.unwrap();
-    store.call_within(3000 * MS).wait_for_replicas(1, 300 * MS)
+    store.call_within(6000 * MS).wait_for_replicas(1, 1500 * MS)
 }
 
 #[tokio::test]

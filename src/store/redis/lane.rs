@@ -60,6 +60,21 @@ impl<'a> Lane<'a> {
         self.read(script, answer)
     }
 
+    /// What a script answered that something was waited for after: the time it tells is long ago, and would
+    /// make the server's clock seem to be behind.
+    pub(super) fn read_late(
+        &self,
+        script: &'static Script,
+        answer: Value,
+    ) -> Result<Reply, Failure> {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+        let reply = Reply::read(script.name(), answer)?;
+        self.link.answered(self.connection, 0);
+        Ok(reply)
+    }
+
     /// What a script answered.
     pub(super) fn read(&self, script: &'static Script, answer: Value) -> Result<Reply, Failure> {
         if let Value::ServerError(error) = answer {
