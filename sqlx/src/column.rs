@@ -132,6 +132,39 @@ pub struct StateColumn<S> {
 }
 
 /// What became of a move.
+///
+/// It must be looked at. This does not compile where warnings do not:
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # #[cfg(not(feature = "sqlite"))]
+/// # compile_error!("without a database there is nothing to move");
+/// # use tower_idempotency_sqlx::{Error, Move, StateColumn, states};
+/// # states! { enum Order { Pending = "PENDING" => Done, Done = "DONE" } }
+/// # const ORDERS: StateColumn<Order> = StateColumn::new("orders", "id", "status");
+/// # const FINISH: Move<Order> = Order::Pending.to(Order::Done);
+/// # async fn finish(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<(), Error> {
+/// ORDERS.advance(tx, FINISH, "O-1").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// And this does:
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// # #[cfg(feature = "sqlite")]
+/// # mod example {
+/// # use tower_idempotency_sqlx::{Error, Move, Moved, StateColumn, states};
+/// # states! { enum Order { Pending = "PENDING" => Done, Done = "DONE" } }
+/// # const ORDERS: StateColumn<Order> = StateColumn::new("orders", "id", "status");
+/// # const FINISH: Move<Order> = Order::Pending.to(Order::Done);
+/// # async fn finish(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<bool, Error> {
+/// let done = ORDERS.advance(tx, FINISH, "O-1").await? == Moved::Now;
+/// # Ok(done)
+/// # }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the move may not have been made: somebody else may have made it before"]
 pub enum Moved<S> {
