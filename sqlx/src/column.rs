@@ -57,7 +57,8 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     match ORDERS.advance(&mut tx, START, order).await? {
 ///         Moved::Now => {}
 ///         // Charged already, by whatever way: this is the answer to this notification, for good.
-///         Moved::Already(_) => return Ok(row.commit(tx, Answer::text("success")).await?),
+///         Moved::Already(Order::Done) => return Ok(row.commit(tx, Answer::text("success")).await?),
+///         Moved::Already(_) => return Err("this order is not to be charged".into()),
 ///         Moved::Missing => return Err("no such order".into()),
 ///     }
 ///     sqlx::query("INSERT INTO charges (order_id) VALUES (?)").bind(order).execute(&mut *tx).await?;
@@ -104,7 +105,8 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     match ORDERS.advance(&mut tx, START, order).await? {
 ///         // The second: somebody began and did not come to an end. The charge is repeated.
 ///         Moved::Now | Moved::Already(Order::Processing) => tx.commit().await?,
-///         Moved::Already(_) => return Ok(Answer::text("success")),
+///         Moved::Already(Order::Done) => return Ok(Answer::text("success")),
+///         Moved::Already(_) => return Err("this order is not to be charged".into()),
 ///         Moved::Missing => return Err("no such order".into()),
 ///     }
 ///     charge_outside(&op.downstream_key("charge")).await?;
