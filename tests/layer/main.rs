@@ -15,6 +15,7 @@ mod policy;
 mod readiness;
 mod recent;
 mod recovery;
+mod rows;
 mod suspended;
 mod table;
 mod telemetry;
