@@ -4,5 +4,6 @@ mod app;
 mod events;
 mod problems;
 mod readme;
+mod redis;
 mod settling;
 mod token_route;
