@@ -168,7 +168,7 @@ pub use identity::{
 pub use identity::{Xml, xml};
 pub use layer::IdempotencyLayer;
 pub use ledger::{Abandoned, Ledger, LedgerEntry, LedgerError, Resolution, Resolver, Sealed};
-pub use operation::{Drained, Handled, Operation};
+pub use operation::{Drained, Handled, Operation, Would};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,

@@ -10,7 +10,7 @@ use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
 use crate::{
     ledger::LedgerError,
-    operation::Subject,
+    operation::{Subject, Why, Would},
     operations::Found,
     record::{Fence, Grant, RecordKey, State, Unreadable, ValueError},
     refusal::{Refusal, RefusalKind},
@@ -20,7 +20,7 @@ use crate::{
 
 /// The span of one protected request.
 pub(crate) fn request_span(rule: &str) -> Span {
-    info_span!("idempotency", rule, key = Empty, handled = Empty, attempt = Empty)
+    info_span!("idempotency", rule, key = Empty, handled = Empty, attempt = Empty, would = Empty)
 }
 
 pub(crate) fn record_key(span: &Span, key: &RecordKey) {
@@ -33,7 +33,7 @@ pub(crate) fn record_attempt(span: &Span, attempt: u32) {
     span.record("attempt", attempt);
 }
 
-/// `how` is `executed`, `replayed`, `passed`, or the name of a refusal.
+/// `how` is `executed`, `replayed`, `passed`, `observed`, or the name of a refusal.
 pub(crate) fn record_handled(span: &Span, how: &'static str) {
     span.record("handled", how);
 }
@@ -71,6 +71,56 @@ pub(crate) fn refused(rule: &Rule, refusal: &Refusal) {
         reason = refusal.kind().name(),
         ?detail,
         "refused: the request was refused, and nothing was run for it"
+    );
+}
+
+/// What would have become of a request that was only observed.
+fn observed(span: &Span, would: Would) {
+    record_handled(span, "observed");
+    span.record("would", would.name());
+}
+
+/// The same: it would have got a stored answer.
+pub(crate) fn would_have_replayed(span: &Span, rule: &Rule, key: &RecordKey) {
+    observed(span, Would::Replay);
+    info!(
+        rule = rule.name(),
+        key = key.digest(),
+        "would have been replayed: the policy only observes, so the handler runs again for an operation \
+         that is done"
+    );
+}
+
+/// The same: it would have waited.
+pub(crate) fn would_have_waited(span: &Span, rule: &Rule, key: &RecordKey) {
+    observed(span, Would::Wait);
+    info!(
+        rule = rule.name(),
+        key = key.digest(),
+        "would have waited: the policy only observes, so the handler runs beside another delivery's run \
+         of the same operation"
+    );
+}
+
+/// The same: it would have been refused.
+pub(crate) fn would_have_refused(
+    span: &Span,
+    rule: &Rule,
+    key: Option<&RecordKey>,
+    kind: RefusalKind,
+    why: &Why,
+) {
+    observed(span, Would::Refuse(kind));
+    // The detail may have what a client sent; it is a secret where the label is.
+    let detail = why.detail.as_ref().filter(|_| !rule.policy().private_label);
+    warn!(
+        rule = rule.name(),
+        key = key.map(RecordKey::digest),
+        reason = kind.name(),
+        detail,
+        fields = ?why.fields,
+        "would have been refused: the policy only observes, so the handler runs without protection: what \
+         is refused once it is enforced, its clients or its policy must mend before"
     );
 }
 

@@ -93,6 +93,11 @@ impl Execution {
     pub(super) async fn store(&self, answer: Answer) -> InPlace {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
+        if policy.observe {
+            // A row would change what the next handler does, and the client gets what its handler said.
+            self.settlement.keep(answer).await;
+            return InPlace::Nothing;
+        }
         match seal(&self.operation, answer).await {
             Truth::Own(answer) => match self.settlement.keep(answer).await {
                 Some(payload) => InPlace::Other(payload),
@@ -201,7 +206,9 @@ impl Execution {
             Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
             Err(panic) => {
                 self.settlement.uncertain("Policy::keep_if panicked").await;
-                return Err(panic);
+                if !self.operation.subject().rule.policy().observe {
+                    return Err(panic);
+                }
             }
         }
         Ok(Response::from_parts(head, body))

@@ -96,7 +96,7 @@ where
     Detach::new(work).await.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn ready<S, T>(service: &mut S) -> Result<(), S::Error>
+pub(super) async fn ready<S, T>(service: &mut S) -> Result<(), S::Error>
 where
     S: Service<T>,
 {

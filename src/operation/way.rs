@@ -3,6 +3,7 @@
 
 mod forgotten;
 mod mismatch;
+mod observe;
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -87,10 +88,11 @@ impl Way {
             print,
             policy.lease,
             policy.hold,
-            policy.claim_within,
+            // What is only observed is not to wait for resends.
+            if policy.observe { policy.call_within } else { policy.claim_within },
         );
         claim.label = label(&subject);
-        if policy.ledger.is_some() {
+        if policy.ledger.is_some() && !policy.observe {
             claim.if_forgotten = IfForgotten::Tell;
         }
         claim.one_time = one_time;
@@ -226,9 +228,7 @@ impl Way {
                 Err(self.unreadable("it is an alias of an alias"))
             }
             Claimed::AliasOf(target) => {
-                // Where the policy has a business key, only a request that names it may run.
-                let names_it = self.subject.rule.policy().business_key.is_none();
-                self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
+                self.follow_alias(target);
                 Ok(None)
             }
             Claimed::DeliveryTaken(_) => self.follow_delivery().map(|()| None),
@@ -271,6 +271,13 @@ impl Way {
             }
         }
         Ok(())
+    }
+
+    /// The identity is another name of this record.
+    fn follow_alias(&mut self, target: RecordKey) {
+        // Where the policy has a business key, only a request that names it may run.
+        let names_it = self.subject.rule.policy().business_key.is_none();
+        self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
     }
 
     /// Claims another key. What was claimed before is called off.
