@@ -109,7 +109,13 @@ fn start(way: Way, granted: Granted, span: &Span) -> Result<Execution, Would> {
     let subject = way.subject().clone();
     Execution::start(way, granted).ok_or_else(|| {
         let kind = RefusalKind::ShuttingDown;
-        telemetry::would_have_refused(span, &subject.rule, Some(&subject.record), kind, &Why::default());
+        telemetry::would_have_refused(
+            span,
+            &subject.rule,
+            Some(&subject.record),
+            kind,
+            &Why::default(),
+        );
         Would::Refuse(kind)
     })
 }

@@ -108,8 +108,8 @@ where
         return ObservedDoor::Broken(refusal);
     }
     let (head, plain) = verify(policy, head, &whole.data).await;
-    let named = plain
-        .and_then(|plain| read_whole(shared, rule, known, &head, &whole, plain.as_ref()));
+    let named =
+        plain.and_then(|plain| read_whole(shared, rule, known, &head, &whole, plain.as_ref()));
     let request = Request::from_parts(head, RequestBody::whole(whole));
     match named {
         Ok(Some(named)) => ObservedDoor::Door(Door::Claim(named.with(request))),

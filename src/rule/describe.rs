@@ -50,7 +50,9 @@ fn describe(rule: &Rule) -> String {
     };
     let mut text = format!("**{open}{}{place}** (rule `{}`): ", methods.join(", "), rule.name());
     if policy.observe {
-        text.push_str("only observed for now: every request runs, one that comes again too. Later: ");
+        text.push_str(
+            "only observed for now: every request runs, one that comes again too. Later: ",
+        );
     }
     for sentence in [key(policy), scope(policy), compared(policy), kept(policy), duplicate(policy)]
     {

@@ -9,6 +9,7 @@ mod house;
 mod issuing;
 mod keeper;
 mod ledger;
+mod observe;
 mod operations;
 mod outcomes;
 mod policy;
