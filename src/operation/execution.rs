@@ -27,7 +27,7 @@ use crate::{
     policy::Ending,
     record::{Answer, Outcome, Previous, encode},
     refusal::is_grpc,
-    telemetry,
+    telemetry::{self, During, Timer},
 };
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -36,6 +36,7 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 pub(super) struct Execution {
     pub(super) operation: Operation,
     pub(super) settlement: Settlement,
+    _in_flight: During,
 }
 
 /// What everybody gets in place of an execution's own answer.
@@ -70,8 +71,9 @@ impl Execution {
         if grant.previous == Previous::AbandonedUnknown {
             telemetry::rerun(&subject, &grant);
         }
+        let in_flight = subject.rule.metrics().in_flight();
         let settlement = Settlement::new(shared, subject, grant, watched, claims_until);
-        Some(Self { operation, settlement })
+        Some(Self { operation, settlement, _in_flight: in_flight })
     }
 
     pub(super) fn attempt(&self) -> u32 {
@@ -149,7 +151,10 @@ where
         };
         Ok(Done { head, body })
     });
-    match handler.await {
+    let timer = Timer::start();
+    let ended = handler.await;
+    execution.operation.subject().rule.metrics().ran(timer);
+    match ended {
         Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
         Ok(Err(error)) => {
             execution.settlement.uncertain("the handler ended in an error").await;

@@ -52,7 +52,7 @@ where
     let prepared = match prepare_observed(&shared, &rule, request).await {
         ObservedDoor::Door(Door::Claim(prepared)) => prepared,
         ObservedDoor::Door(Door::Pass(request)) => {
-            telemetry::record_handled(&span, "passed");
+            telemetry::record_handled(&span, &rule, "passed");
             ready(&mut inner).await?;
             return Ok(inner.call(request).await?.map(ResponseBody::untouched));
         }
@@ -63,7 +63,7 @@ where
             return unprotected(inner, request, would).await;
         }
         ObservedDoor::Broken(refusal) => {
-            telemetry::record_handled(&span, refusal.kind().name());
+            telemetry::record_handled(&span, &rule, refusal.kind().name());
             telemetry::refused(&rule, &refusal);
             return Ok(refuse(rule.policy(), refusal, grpc));
         }
@@ -75,8 +75,8 @@ where
     let operation = Operation::new(subject.clone(), Fence::NONE, 1, Previous::Nothing);
     let would = match claim(Way::new(shared, subject, delivery, print, one_time), &span).await {
         Ok(execution) => {
-            telemetry::record_handled(&span, "executed");
-            telemetry::record_attempt(&span, execution.attempt());
+            telemetry::record_handled(&span, &rule, "executed");
+            telemetry::record_attempt(&span, &rule, execution.attempt());
             let work = execution::run(execution, inner, request).in_current_span();
             // From here on the work outlives the client.
             return Detach::new(work).await.unwrap_or_else(|panic| resume_unwind(panic));

@@ -23,7 +23,7 @@ use crate::{
     record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
     store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
-    telemetry,
+    telemetry::{self, Timer},
 };
 
 /// The most bytes of a label.
@@ -131,7 +131,10 @@ impl Way {
         if !self.claimant.announce() {
             return Met::Draining;
         }
-        match self.claimant.claim(self.takeover).await {
+        let timer = Timer::start();
+        let claimed = self.claimant.claim(self.takeover).await;
+        self.subject.rule.metrics().claimed(timer);
+        match claimed {
             Ok(Claimed::Granted(grant)) => {
                 let since = self.claimant.last_sent();
                 match self.after_its_delivery(grant).await {
@@ -185,6 +188,7 @@ impl Way {
         if let Claimed::InProgress(met) = claimed {
             let policy = self.subject.rule.policy();
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
+            let _waiting = (!policy.wait.is_zero()).then(|| self.subject.rule.metrics().waiting());
             claimed = wait::watch(&self.shared, self.claimant.asks(), policy, met, until).await;
         }
         let only_answers = self.led.is_some_and(Led::only_answers);

@@ -9,6 +9,7 @@ mod house;
 mod issuing;
 mod keeper;
 mod ledger;
+mod metrics;
 mod observe;
 mod operations;
 mod outcomes;
