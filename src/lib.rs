@@ -72,7 +72,7 @@
 //!   again, and an event tells of it; but a delivery may have run meanwhile.
 //! * After [`Policy::retention`], and for unfinished operations after [`Policy::hold`], an identity
 //!   is new.
-//! * [`Policy::rerun_abandoned`], [`Policy::run_unprotected`] and a verdict that is wrong
+//! * [`Policy::observe`], [`Policy::rerun_abandoned`], [`Policy::run_unprotected`] and a verdict that is wrong
 //!   ([`Policy::resolve_abandoned`], [`Store::resolve`]) run twice what they run twice.
 //! * A handler that has an effect and then says that it did not happen has it again.
 //! * The same operation under another identity is another operation.

@@ -67,6 +67,7 @@ pub(crate) fn count(what: Count) {
 }
 
 /// A server is asked no more, or again.
+#[cfg(feature = "redis")]
 pub(crate) fn store_suspended(suspended: bool) {
     let servers = gauge!(STORE_SUSPENDED);
     if suspended { servers.increment(1.0) } else { servers.decrement(1.0) }

@@ -159,6 +159,26 @@ async fn all_there_is_is_known_and_zero_before_the_first_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_refusal_there_is_has_a_series_of_each_rule() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let _house = House::new(api());
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems")).unwrap();
+    let kinds: Vec<_> = pages
+        .map(|page| page.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert!(kinds.len() >= 17);
+    for kind in &kinds {
+        assert_eq!(seen.value(&requests(kind)), 0.0);
+        let observed = format!(r#"idempotency_observed_total{{rule="pay",would="{kind}"}}"#);
+        assert_eq!(seen.value(&observed), 0.0);
+    }
+    let series = seen.series.lock().unwrap();
+    let all = series.keys().filter(|key| key.starts_with("idempotency_requests_total")).count();
+    assert_eq!(all, kinds.len() + 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_request_is_counted_once_by_its_rule_and_how_it_was_handled() {
     let seen = Seen::default();
     let _guard = set_default_local_recorder(&seen);
