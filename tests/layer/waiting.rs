@@ -1,5 +1,11 @@
 //! Waiting for somebody else's run: with its client, comparing again, and not for ever.
 
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep},
@@ -182,6 +188,17 @@ async fn at_most_1024_wait_at_once_and_a_place_is_free_again_when_one_leaves() {
     assert_eq!(house.runs(), 1);
 }
 
+/// A waiter that nobody polls again, as when its connection's task is held up.
+async fn held_up(house: &House) -> Pin<Box<dyn Future<Output = Reply>>> {
+    let mut waiter: Pin<Box<dyn Future<Output = Reply>>> = Box::pin(house.send("k"));
+    for _ in 0..10 {
+        let polled = poll_fn(|cx| Poll::Ready(waiter.as_mut().poll(cx).is_pending())).await;
+        assert!(polled, "it waits");
+        settle().await;
+    }
+    waiter
+}
+
 /// A house whose first request stands at the door, and so many that wait for it.
 async fn crowd(
     policy: Policy,
@@ -319,6 +336,8 @@ async fn what_was_given_back_is_claimed_by_one_waiter_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_hears_no_answer_that_is_older_than_it() {
     let (house, door, clients) = crowd(api().wait(120 * SECOND), 504, 5).await;
+    // It does not go when the others do.
+    let _held_up = held_up(&house).await;
     door.let_one_in();
     for client in clients.into_iter().skip(1) {
         client.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
@@ -335,4 +354,25 @@ async fn a_waiter_hears_no_answer_that_is_older_than_it() {
     door.let_one_in();
     again.await.unwrap().is_executed();
     waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_held_up_holds_up_no_other() {
+    let (house, door) = with_door(api().wait(120 * SECOND), 200);
+    let first = house.client("k");
+    door.came().await;
+    // It came first, and is the one to look.
+    let held_up = held_up(&house).await;
+    let others: Vec<_> = (0..10).map(|_| house.client("k")).collect();
+    settle().await;
+    let looked = looks(&house);
+    door.let_one_in();
+    first.await.unwrap().is_executed();
+    let ended = Instant::now();
+    for other in others {
+        other.await.unwrap().is_replayed();
+    }
+    assert!(ended.elapsed() <= 5 * SECOND, "{:?}", ended.elapsed());
+    assert!(looks(&house) <= looked + 2, "one of them looked for all");
+    held_up.await.is_replayed();
 }
