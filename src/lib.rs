@@ -97,7 +97,8 @@
 //! * [`MemoryStore`], `RedisStore`, and [`Store`] for one of your own.
 //! * [`Tokens`] and [`Policy::token`]: one-time tokens, for callers that can be made to ask first.
 //! * [`Ledger`]: a durable truth beside the store. [`operations`]: settling by hand.
-//! * [`operating`]: what the log says and what to do about it; settling by hand; Redis; stopping.
+//! * [`operating`]: what the log says and what to do about it; settling by hand; stopping.
+//!   `on_redis`: setting Redis up, and what becomes of it.
 //!
 //! # Features
 //!
@@ -137,6 +138,9 @@ mod operation;
 pub mod operations;
 #[doc = include_str!("../docs/operations.md")]
 pub mod operating {}
+#[cfg(all(feature = "redis-cluster", feature = "redis-sentinel", feature = "redis-tls"))]
+#[doc = include_str!("../docs/redis.md")]
+pub mod on_redis {}
 mod policy;
 pub mod problems;
 mod record;

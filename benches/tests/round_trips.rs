@@ -110,7 +110,7 @@ async fn sent_since(redis: &RedisInfo, before: &mut Counters) -> u64 {
         assert!(inside.contains(&&**command) || scripts.contains(&&**command), "{since:?}");
     }
     let sent = since.sent(Variant::Layer);
-    assert_eq!(since.calls().get("time").copied().unwrap_or(0), sent, "one TIME a script");
+    assert!(since.calls().get("time").copied().unwrap_or(0) <= sent, "one TIME a script at most");
     sent
 }
 

@@ -57,7 +57,8 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     match ORDERS.advance(&mut tx, START, order).await? {
 ///         Moved::Now => {}
 ///         // Charged already, by whatever way: this is the answer to this notification, for good.
-///         Moved::Already(_) => return Ok(row.commit(tx, Answer::text("success")).await?),
+///         Moved::Already(Order::Done) => return Ok(row.commit(tx, Answer::text("success")).await?),
+///         Moved::Already(_) => return Err("this order is not to be charged".into()),
 ///         Moved::Missing => return Err("no such order".into()),
 ///     }
 ///     sqlx::query("INSERT INTO charges (order_id) VALUES (?)").bind(order).execute(&mut *tx).await?;
@@ -104,7 +105,8 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     match ORDERS.advance(&mut tx, START, order).await? {
 ///         // The second: somebody began and did not come to an end. The charge is repeated.
 ///         Moved::Now | Moved::Already(Order::Processing) => tx.commit().await?,
-///         Moved::Already(_) => return Ok(Answer::text("success")),
+///         Moved::Already(Order::Done) => return Ok(Answer::text("success")),
+///         Moved::Already(_) => return Err("this order is not to be charged".into()),
 ///         Moved::Missing => return Err("no such order".into()),
 ///     }
 ///     charge_outside(&op.downstream_key("charge")).await?;
@@ -132,6 +134,39 @@ pub struct StateColumn<S> {
 }
 
 /// What became of a move.
+///
+/// It must be looked at. This does not compile where warnings do not:
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # #[cfg(not(feature = "sqlite"))]
+/// # compile_error!("without a database there is nothing to move");
+/// # use tower_idempotency_sqlx::{Error, Move, StateColumn, states};
+/// # states! { enum Order { Pending = "PENDING" => Done, Done = "DONE" } }
+/// # const ORDERS: StateColumn<Order> = StateColumn::new("orders", "id", "status");
+/// # const FINISH: Move<Order> = Order::Pending.to(Order::Done);
+/// # async fn finish(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<(), Error> {
+/// ORDERS.advance(tx, FINISH, "O-1").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// And this does:
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// # #[cfg(feature = "sqlite")]
+/// # mod example {
+/// # use tower_idempotency_sqlx::{Error, Move, Moved, StateColumn, states};
+/// # states! { enum Order { Pending = "PENDING" => Done, Done = "DONE" } }
+/// # const ORDERS: StateColumn<Order> = StateColumn::new("orders", "id", "status");
+/// # const FINISH: Move<Order> = Order::Pending.to(Order::Done);
+/// # async fn finish(tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<bool, Error> {
+/// let done = ORDERS.advance(tx, FINISH, "O-1").await? == Moved::Now;
+/// # Ok(done)
+/// # }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the move may not have been made: somebody else may have made it before"]
 pub enum Moved<S> {

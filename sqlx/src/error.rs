@@ -44,7 +44,8 @@ impl Error {
 
     /// Whether the row is there without an answer: somebody committed the transaction by
     /// `tx.commit()` rather than [`DedupRow::commit`](crate::DedupRow::commit). The effect happened;
-    /// what was answered is not known.
+    /// what was answered is not known. Or it was entered twice in this transaction, which has happened
+    /// only if that is committed.
     pub fn is_unanswered(&self) -> bool {
         matches!(self.0, Kind::Unanswered { .. })
     }
@@ -64,8 +65,8 @@ impl fmt::Display for Error {
             Kind::Database { .. } => f.write_str("the database refused or could not be reached"),
             Kind::Unanswered { table, id } => write!(
                 f,
-                "row {id} of {table} has no answer: its transaction was ended by tx.commit(); end \
-                 it by row.commit(tx, answer)"
+                "row {id} of {table} has no answer: its transaction was ended by tx.commit(), and must \
+                 be by row.commit(tx, answer); or it is open, and was entered twice"
             ),
             Kind::Unreadable { table, id, what } => {
                 write!(f, "the answer in row {id} of {table} is none: {what}")

@@ -1,6 +1,6 @@
 //! The de-duplication table as the ledger of a policy.
 
-use std::{error::Error as _, fmt};
+use std::{error::Error as _, fmt, time::Duration};
 
 use sqlx::Pool;
 use tower_idempotency::{Answer, Ledger, LedgerEntry, LedgerError, Sealed};
@@ -39,8 +39,7 @@ impl<DB: Dialect> DedupLedger<DB> {
 
     async fn find_row(&self, entry: &LedgerEntry) -> Result<Option<Answer>, Error> {
         let ids = Ids::of_entry(self.table.rule(), entry)?;
-        let mut on = self.pool.acquire().await.map_err(Error::database::<DB>)?;
-        match self.table.seen(&mut on, ids, "").await? {
+        match self.table.committed(&self.pool, ids).await? {
             Some(Met::Row(columns)) => stored::answer(self.table.table(), columns).map(Some),
             Some(Met::Foreign) => Err(self.foreign()),
             Some(Met::New(_)) | None => Ok(None),
@@ -100,6 +99,10 @@ impl<DB: Dialect> Ledger for DedupLedger<DB> {
 
     async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
         self.seal_row(entry, answer).await.map_err(unknown)
+    }
+
+    fn hold(&self) -> Option<Duration> {
+        Some(self.table.held())
     }
 }
 

@@ -98,7 +98,19 @@ impl<S: Copy> Move<S> {
 /// # let _ = SKIP;
 /// ```
 ///
-/// A name that two states share does not either:
+/// Nor does a state that is none:
+///
+/// ```compile_fail,E0599
+/// # use tower_idempotency_sqlx::states;
+/// states! {
+///     pub enum Order {
+///         Pending = "PENDING" => Done,
+///     }
+/// }
+/// ```
+///
+/// A name that two states share does not either, nor do names that some databases take for one, which
+/// differ in the case of their letters or in spaces at their ends:
 ///
 /// ```compile_fail,E0080
 /// # use tower_idempotency_sqlx::states;
@@ -106,6 +118,16 @@ impl<S: Copy> Move<S> {
 ///     pub enum Order {
 ///         Pending = "PENDING" => Done,
 ///         Done = "PENDING",
+///     }
+/// }
+/// ```
+///
+/// ```compile_fail,E0080
+/// # use tower_idempotency_sqlx::states;
+/// states! {
+///     pub enum Order {
+///         Pending = "PENDING" => Done,
+///         Done = "Pending ",
 ///     }
 /// }
 /// ```
@@ -190,7 +212,8 @@ macro_rules! states {
     };
 }
 
-/// Panics, at compile time, where two states have one name.
+/// Panics, at compile time, where two states have one name, or names that are equal under MySQL's
+/// collations: a guarded update would take one for the other.
 #[doc(hidden)]
 pub const fn names_differ(names: &[&str]) {
     let mut one = 0;
@@ -199,7 +222,7 @@ pub const fn names_differ(names: &[&str]) {
         while other < names.len() {
             assert!(
                 !same(names[one].as_bytes(), names[other].as_bytes()),
-                "two states have the same name"
+                "two states have the same name, but for the case of its letters or spaces at its end"
             );
             other += 1;
         }
@@ -208,12 +231,12 @@ pub const fn names_differ(names: &[&str]) {
 }
 
 const fn same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut at = 0;
-    while at < a.len() {
-        if a[at] != b[at] {
+    let (mut at, longer) = (0, if a.len() > b.len() { a.len() } else { b.len() });
+    while at < longer {
+        // Padded, as a comparison of texts is.
+        let one = if at < a.len() { a[at] } else { b' ' };
+        let other = if at < b.len() { b[at] } else { b' ' };
+        if !one.eq_ignore_ascii_case(&other) {
             return false;
         }
         at += 1;

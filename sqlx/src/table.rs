@@ -20,6 +20,8 @@ use crate::{
 const NAME_IN_SCHEMA: &str = "dedup";
 /// A row that is purged between the insert and the read leaves its place to an insert anew.
 const TRIES: u32 = 3;
+/// Longer than a handler runs between its row and the last sign of life in the layer's store.
+const RUN: Duration = Duration::from_secs(60 * 60);
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// A table with a row for each operation that was done, written in the transaction that does it:
@@ -158,9 +160,8 @@ impl<DB: Dialect> DedupTable<DB> {
     /// its connection comes back when the database's own limit is over (see [`DedupTable::enter`], but
     /// on PostgreSQL after 4 s).
     ///
-    /// Danger: rows that are purged before [`Policy::hold`](tower_idempotency::Policy::hold) is over let
-    /// their operations run again. Some senders' presets hold for
-    /// longer than 7 days: give this table the same [`DedupTable::hold`].
+    /// A policy that holds for longer than this table keeps its rows is refused where it is built: some
+    /// senders' presets do, for longer than 7 days. Give this table the same [`DedupTable::hold`].
     ///
     /// # Example: the policy of a handler that enters
     ///
@@ -197,8 +198,7 @@ impl<DB: Dialect> DedupTable<DB> {
         pool: &Pool<DB>,
         operation: &Operation,
     ) -> Result<Option<Answer>, Error> {
-        let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
-        match self.seen(&mut on, Ids::of(self.rule, operation)?, "").await? {
+        match self.committed(pool, Ids::of(self.rule, operation)?).await? {
             Some(Met::Row(columns)) => {
                 let answer = stored::answer(self.table, columns)?;
                 operation.left_row(&answer);
@@ -231,7 +231,9 @@ impl<DB: Dialect> DedupTable<DB> {
     }
 
     /// Deletes rows that are older than this, by the database's clock in whole seconds, `at_most` so
-    /// many, the oldest first; how many it was. Rows younger than [`DedupTable::hold`] stay.
+    /// many, the oldest first; how many it was. Rows younger than [`DedupTable::hold`] and one hour
+    /// stay: the layer's record of a run that died is as old as its last sign of life, and its row as
+    /// old as its beginning.
     ///
     /// An operation whose row was deleted is new when it comes again. Call it now and then with a
     /// bound that keeps the transaction short, such as 1,000, and again while it deletes so many.
@@ -249,10 +251,14 @@ impl<DB: Dialect> DedupTable<DB> {
         older_than: Duration,
         at_most: u32,
     ) -> Result<u64, Error> {
-        let seconds = older_than.max(self.hold).as_secs_f64().ceil() as i64;
+        let kept = self.hold.saturating_add(RUN);
+        let seconds = older_than.max(kept).as_secs_f64().ceil() as i64;
         let purge = async {
-            let mut on = pool.acquire().await?;
-            DB::purge(&mut on, sql::<DB>(DB::PURGE, self.table), seconds, at_most.into()).await
+            // In a transaction, for a pool whose connections commit nothing by themselves.
+            let mut tx = pool.begin().await?;
+            let purge = sql::<DB>(DB::PURGE, self.table);
+            let rows = DB::purge(&mut tx, purge, seconds, at_most.into()).await?;
+            tx.commit().await.map(|()| rows)
         };
         purge.await.map_err(Error::database::<DB>)
     }
@@ -263,6 +269,26 @@ impl<DB: Dialect> DedupTable<DB> {
 
     pub(crate) fn rule(&self) -> Option<&'static str> {
         self.rule
+    }
+
+    pub(crate) fn held(&self) -> Duration {
+        self.hold
+    }
+
+    /// What is committed of this operation, whatever isolation is the pool's default.
+    pub(crate) async fn committed(
+        &self,
+        pool: &Pool<DB>,
+        ids: Ids<'_>,
+    ) -> Result<Option<Met>, Error> {
+        let Some(begin) = DB::BEGIN_TO_LOOK else {
+            let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
+            return self.seen(&mut on, ids, "").await;
+        };
+        let mut tx = pool.begin_with(begin).await.map_err(Error::database::<DB>)?;
+        let met = self.seen(&mut tx, ids, "").await?;
+        tx.rollback().await.map_err(Error::database::<DB>)?;
+        Ok(met)
     }
 
     /// Inserts a row in this transaction, or finds the one that is there.

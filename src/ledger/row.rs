@@ -1,6 +1,6 @@
 //! A durable truth beside the store: one row for each operation that has an answer.
 
-use std::{error::Error, fmt, future::Future, sync::Arc};
+use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -184,6 +184,13 @@ pub trait Ledger: Send + Sync + 'static {
         entry: &LedgerEntry,
         answer: &Answer,
     ) -> impl Future<Output = Result<Sealed, LedgerError>> + Send;
+
+    /// How long a row is kept at least, where they are deleted at all. A policy whose
+    /// [`hold`](crate::Policy::hold) is longer is refused where it is built: what it still knows to be
+    /// abandoned would be called not done. Default: `None`, for ever.
+    fn hold(&self) -> Option<Duration> {
+        None
+    }
 }
 
 macro_rules! forward_ledger {
@@ -198,6 +205,9 @@ macro_rules! forward_ledger {
                 answer: &Answer,
             ) -> Result<Sealed, LedgerError> {
                 (**self).seal(entry, answer).await
+            }
+            fn hold(&self) -> Option<Duration> {
+                (**self).hold()
             }
         }
     };
@@ -214,6 +224,7 @@ pub(crate) trait DynLedger: Send + Sync {
         entry: LedgerEntry,
         answer: Answer,
     ) -> BoxFuture<Result<Sealed, LedgerError>>;
+    fn hold(&self) -> Option<Duration>;
 }
 
 impl<L: Ledger> DynLedger for L {
@@ -227,5 +238,9 @@ impl<L: Ledger> DynLedger for L {
         answer: Answer,
     ) -> BoxFuture<Result<Sealed, LedgerError>> {
         Box::pin(async move { Ledger::seal(&*self, &entry, &answer).await })
+    }
+
+    fn hold(&self) -> Option<Duration> {
+        Ledger::hold(self)
     }
 }

@@ -91,16 +91,22 @@ impl Execution {
 }
 
 impl Execution {
+    /// The answer in the row that the handler left or found, where there is a ledger: then it has
+    /// happened, whatever else is said of it.
+    pub(super) fn row(&self) -> Option<&Answer> {
+        let policy = self.operation.subject().rule.policy();
+        self.operation.row().filter(|_| policy.ledger.is_some())
+    }
+
     /// Stores an answer, with its row where there is a ledger.
     pub(super) async fn store(&self, answer: Answer) -> InPlace {
+        self.store_truth(seal(&self.operation, answer).await).await
+    }
+
+    pub(super) async fn store_truth(&self, truth: Truth) -> InPlace {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
-        if policy.observe {
-            // A row would change what the next handler does, and the client gets what its handler said.
-            self.settlement.keep(answer).await;
-            return InPlace::Nothing;
-        }
-        match seal(&self.operation, answer).await {
+        match truth {
             Truth::Own(answer) => match self.settlement.keep(answer).await {
                 Some(payload) => InPlace::Other(payload),
                 None => InPlace::Nothing,
@@ -192,6 +198,9 @@ impl Execution {
         let (answer, broken, body) = self.answer(&head, body);
         let explicit = head.extensions.get::<Outcome>().copied();
         let judged = match explicit {
+            // Released, its key would be free for another body, and the next run be told that nothing
+            // had happened.
+            _ if self.row().is_some() => Ok(Ending::Keep),
             Some(outcome) => Ok(outcome.into()),
             None if broken => Ok(Ending::UNCERTAIN),
             None => catch_unwind(AssertUnwindSafe(|| self.ending(&answer))),
@@ -227,6 +236,8 @@ impl Execution {
         let no = |refusal| refuse(policy, refusal, grpc);
         match self.store(answer).await {
             InPlace::Nothing => None,
+            // The client gets what its handler said.
+            _ if policy.observe => None,
             InPlace::Other(payload) => replay(subject, payload).ok(),
             InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
             InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),

@@ -237,8 +237,9 @@ impl Operation {
     }
 
     /// For a ledger's part in the handler: the row of this operation has this answer, and is committed.
-    /// The layer then need not seal one, and gives everybody this answer, whatever the handler
-    /// answers. Implies [`Operation::entered`]. A row never changes: the first word counts.
+    /// Where the policy has a ledger, the layer then need not seal one, and keeps this answer and gives
+    /// it to everybody, whatever the handler answers, be it a status or an outcome that would not be
+    /// kept. Implies [`Operation::entered`]. A row never changes: the first word counts.
     ///
     /// Danger: said before the commit has succeeded, it is an answer to something that may not happen.
     pub fn left_row(&self, answer: &Answer) {

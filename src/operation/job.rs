@@ -11,6 +11,7 @@ use super::{
     execution::{Execution, InPlace},
     prepare::{Names, shutting_down},
     replay::stored,
+    seal::Truth,
     wait::outcome_unknown,
     way::{Met, Way},
 };
@@ -145,15 +146,24 @@ where
     let ended = CatchPanic::new(async move { work(operation).await }).await;
     execution.operation.subject().rule.metrics().ran(timer);
     match ended {
-        Ok(Ended::Keep(_, value)) if execution.operation.is_uncertain() => {
+        Ok(Ended::Keep(_, value))
+            if execution.operation.is_uncertain() && execution.row().is_none() =>
+        {
             settlement.uncertain("the work said that nobody knows").await;
             Ok(Came::Ran(value))
         }
         Ok(Ended::Keep(answer, value)) => Ok(execution.keep_value(answer, value).await),
-        Ok(Ended::Release(value)) => {
-            settlement.release(Reason::DidNotHappen).await;
-            Ok(Came::Ran(value))
-        }
+        Ok(Ended::Release(value)) => match execution.row().cloned() {
+            // It has happened, whatever the work says of it.
+            Some(row) => {
+                let stored = execution.store_truth(Truth::Row(row)).await;
+                Ok(execution.came(stored, value))
+            }
+            None => {
+                settlement.release(Reason::DidNotHappen).await;
+                Ok(Came::Ran(value))
+            }
+        },
         Ok(Ended::Uncertain(value)) => {
             settlement.uncertain("the work ended in an error").await;
             Ok(Came::Ran(value))
@@ -179,7 +189,13 @@ impl Execution {
                 Answer::json("").without_body()
             }
         };
-        match self.store(answer).await {
+        let stored = self.store(answer).await;
+        self.came(stored, value)
+    }
+
+    fn came<V>(&self, instead: InPlace, value: V) -> Came<V> {
+        let subject = self.operation.subject();
+        match instead {
             InPlace::Nothing => Came::Ran(value),
             InPlace::Other(payload) => {
                 stored(subject, payload).map_or(Came::Ran(value), Came::Stored)

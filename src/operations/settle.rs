@@ -209,9 +209,13 @@ impl<S: Store> Operations<S> {
         verdict: &Settle,
     ) -> Result<Option<Answer>, SettleError> {
         let Some((ledger, entry)) = &verdict.row else { return Ok(verdict.done.clone()) };
-        let kind = if entry.delivery_id.is_some() { Kind::Business } else { Kind::Delivery };
+        let kinds: &[Kind] = match entry.delivery_id {
+            Some(_) => &[Kind::Business],
+            None => &[Kind::Delivery, Kind::Job],
+        };
         let scope = [entry.rule.as_bytes(), &entry.scope];
-        if RecordKey::derive(self.secret.as_ref(), &scope, kind, &entry.key) != *key {
+        let record = |kind| RecordKey::derive(self.secret.as_ref(), &scope, kind, &entry.key);
+        if !kinds.iter().any(|kind| record(*kind) == *key) {
             let message = "the entry is not this operation's: give its rule, scope and identity, and \
                 the layer's secret if it has one";
             return Err(SettleError::new(SettleErrorKind::OtherEntry, message));

@@ -30,7 +30,8 @@ impl Policy {
     /// # Errors
     ///
     /// With the choice that cannot, and its mend: a time of zero or over ten years; a retention not
-    /// longer than the lease, or longer than the hold; a longest run shorter than the lease; a
+    /// longer than the lease, or longer than the hold; a hold longer than the ledger keeps its rows; a
+    /// longest run shorter than the lease; a
     /// limit of zero; a list of fields to compare that is empty; parts of a body that cannot be
     /// ignored; a one-time token that something else makes needless; of a job's policy a choice about
     /// requests.
@@ -67,6 +68,16 @@ impl Policy {
                 self.retention, self.hold
             )
         })?;
+        if let Some(kept) = self.ledger.as_ref().and_then(|ledger| ledger.hold()) {
+            require(self.hold <= kept, || {
+                format!(
+                    "the hold ({:?}) must not be longer than the ledger keeps its rows ({kept:?}), or \
+                     what has lost its row would be run again: lengthen the ledger's hold \
+                     (DedupTable::hold) or shorten .hold(..)",
+                    self.hold
+                )
+            })?;
+        }
         require(self.lease <= self.longest_run(), || {
             format!(
                 "max_run ({:?}) must not be shorter than the lease ({:?})",

@@ -196,6 +196,9 @@ pub struct Grant {
 ///
 /// A handler says it by its status, or explicitly by putting one into its answer's extensions. In
 /// axum: `(StatusCode::OK, Extension(Outcome::Release), "not yet")`.
+///
+/// Where the policy has a [`Ledger`](crate::Ledger), a row that the handler has committed or found counts
+/// over both: it has happened, and the row's answer is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {

@@ -25,7 +25,7 @@ pub(crate) type Ran<T = String, E = Infallible> = Result<Done<T>, RunError<E>>;
 pub(crate) struct Jobs {
     pub(crate) jobs: Idempotent,
     pub(crate) faults: Faults,
-    memory: MemoryStore,
+    pub(crate) memory: MemoryStore,
     runs: Arc<AtomicUsize>,
 }
 

@@ -9,8 +9,9 @@ use std::{
 use tower_idempotency::{
     Abandoned, Answer, Ledger, LedgerEntry, LedgerError, Operation, Policy, Previous, Resolution,
     Sealed,
-    execute::{Done, RunError},
-    store::StoreErrorKind,
+    execute::{Done, End, RunError},
+    operations::{Operations, Settle, SettleErrorKind},
+    store::{Cursor, StoreErrorKind},
     test_util::{Fault, Transition},
 };
 
@@ -167,6 +168,50 @@ async fn what_is_abandoned_is_settled_by_its_row_or_that_there_is_none() {
 
     let jobs = abandoned(Policy::job().ledger(Table::default())).await;
     assert_ran(&jobs.charge("k").await, executed("run 1"));
+}
+
+#[tokio::test]
+async fn work_that_has_its_row_has_happened_though_it_says_that_it_did_not() {
+    for asked in [true, false] {
+        let policy = Policy::job();
+        let policy = if asked { policy.ledger(Table::default()) } else { policy };
+        let jobs = Jobs::new(policy);
+        let run = || async {
+            let ran: Result<Done<String>, RunError<&str>> = jobs
+                .jobs
+                .run("k", None, async |operation: Operation| {
+                    operation.left_row(&Answer::of_value("committed").unwrap());
+                    End::<String, _>::Release("the message could not be acknowledged")
+                })
+                .await;
+            ran
+        };
+        for _ in 0..2 {
+            match run().await {
+                Ok(done) if asked => assert_eq!(done, Done::Replayed("committed".to_owned())),
+                // Nobody has said that the row is the truth.
+                Err(RunError::Released(_)) if !asked => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_settled_by_hand_with_its_row() {
+    let table = Table::default();
+    let jobs = abandoned(Policy::job()).await;
+    let operations = Operations::new(jobs.memory.clone()).max_run(SECOND / 10);
+    let found = operations.list(Cursor::START, 10).await.unwrap().operations.remove(0);
+    let settle = |key: &'static str| {
+        let entry = LedgerEntry::new("charge", "", key, None);
+        let done = Settle::done(Answer::of_value("by hand").unwrap(), "the receipt is there");
+        operations.settle(&found, done.in_ledger(table.clone(), entry))
+    };
+    assert_eq!(settle("other").await.unwrap_err().kind(), SettleErrorKind::OtherEntry);
+    settle("k").await.unwrap();
+    assert_ran(&jobs.charge("k").await, replayed("by hand"));
+    assert_eq!(table.0.lock().unwrap().len(), 1);
 }
 
 /// A table that is away.

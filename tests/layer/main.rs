@@ -16,6 +16,7 @@ mod outcomes;
 mod policy;
 mod readiness;
 mod recovery;
+mod rows;
 mod suspended;
 mod table;
 mod telemetry;

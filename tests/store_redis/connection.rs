@@ -294,6 +294,7 @@ async fn a_password_is_used_and_never_shown() {
         format!("redis://user:{PASSWORD}@{address}"),
         format!("redis://:{PASSWORD}@{address}/999"),
         format!("redis://:{PASSWORD}@no.such.host.invalid"),
+        format!("rediss://:{PASSWORD}@{address}"),
     ] {
         let error = RedisStore::connect(&url).await.unwrap_err();
         shown.push(format!("{error} {error:?}"));

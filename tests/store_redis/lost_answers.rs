@@ -58,6 +58,36 @@ async fn a_claim_whose_answer_was_swallowed_times_out_and_is_granted_again() {
 }
 
 #[tokio::test]
+async fn commands_that_arrive_twice_grant_once_and_give_nobody_anothers_answer() {
+    let (server, proxy, store) = behind_a_proxy().await;
+    for round in 0..10 {
+        let asked = claim(new_key());
+        proxy.send_twice(1);
+        let grant = claim_until_granted(&store, &asked).await;
+        assert_eq!((grant.key, grant.attempt), (asked.key, 1));
+        assert_eq!(fence(&server, asked.key).await, grant.fence.get(), "one grant, told twice");
+        // Replies are one too many now: whoever comes next must not take them for his own.
+        let others = claim(new_key());
+        let other = claim_until_granted(&store, &others).await;
+        assert_eq!((other.key, other.token), (others.key, others.token));
+        if round % 2 == 0 {
+            proxy.send_twice(1);
+        }
+        let until = tokio::time::Instant::now() + Duration::from_secs(5);
+        while store.complete(&grant, kept("done")).await.is_err() {
+            assert!(tokio::time::Instant::now() < until);
+        }
+        loop {
+            match store.claim(claim(asked.key)).await {
+                Ok(Claimed::Completed(found)) => break assert_eq!(&found.payload[..], b"done"),
+                Ok(wrong) => panic!("{wrong:?}"),
+                Err(error) => assert!(tokio::time::Instant::now() < until, "{error}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_completion_whose_answer_was_lost_is_stored_once() {
     let (_server, proxy, store) = behind_a_proxy().await;
     let grant = granted(store.claim(claim(new_key())).await);

@@ -1,6 +1,7 @@
 //! What `RedisStore` promises, over real servers: the contract, its scripts, its connection.
 
 mod bug_reports;
+mod cluster;
 mod commands;
 mod connection;
 mod contract;
@@ -14,3 +15,4 @@ mod staying_up;
 mod support;
 mod tls;
 mod tokens;
+mod wait;

@@ -2,6 +2,10 @@
 
 use std::{
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,8 +15,8 @@ use tokio::{
     time::sleep,
 };
 use tower_idempotency::{
-    RedisStore, Store,
-    store::{Claimed, RedisServers, Written},
+    ClaimToken, RecordKey, RedisStore, Store,
+    store::{Claim, Claimed, RedisServers, Written},
 };
 use tower_idempotency_test_support::{RedisServer, Sentinels};
 
@@ -105,6 +109,68 @@ async fn a_primary_that_is_replaced_while_it_lives_is_left_before_it_has_to_refu
         }
         assert!(named.elapsed() < Duration::from_secs(6), "it still grants at the old one");
         sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failovers_under_load_run_each_key_once() {
+    let site = Site::new().await;
+    let stores = [site.store(), site.store()];
+    for store in &stores {
+        granted(store.claim(claim(new_key())).await);
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (stores, over) = (stores.clone(), over.clone());
+            tokio::spawn(async move {
+                let mut keys = 0;
+                while !over.load(SeqCst) {
+                    let key = new_key();
+                    let [one, other] = stores.clone();
+                    let runs = tokio::join!(
+                        tokio::spawn(until_done(one, key)),
+                        tokio::spawn(until_done(other, key))
+                    );
+                    assert_eq!(runs.0.unwrap() + runs.1.unwrap(), 1, "{key:?}");
+                    keys += 1;
+                    sleep(Duration::from_millis(5)).await;
+                }
+                keys
+            })
+        })
+        .collect();
+    sleep(Duration::from_millis(500)).await;
+    site.sentinels.fail_over().await;
+    // The old one lives and is demoted only some seconds later.
+    sleep(Duration::from_secs(4)).await;
+    over.store(true, SeqCst);
+    let mut keys = 0;
+    for client in clients {
+        keys += client.await.unwrap();
+    }
+    assert!(keys > 50, "{keys}");
+}
+
+/// Claims a key, runs for a moment and completes, or is told that it was done; how often it ran.
+async fn until_done(store: RedisStore, key: RecordKey) -> usize {
+    let started = Instant::now();
+    let lease = Duration::from_secs(6);
+    let asked = Claim::new(key, ClaimToken::random(), None, lease, HOLD, Duration::from_secs(1));
+    loop {
+        match store.claim(asked.clone()).await {
+            Ok(Claimed::Granted(grant)) => {
+                sleep(Duration::from_millis(20)).await;
+                while !store.complete(&grant, kept("done")).await.is_ok_and(Written::is_stored) {
+                    assert!(started.elapsed() < Duration::from_secs(30), "not stored");
+                    sleep(Duration::from_millis(20)).await;
+                }
+                return 1;
+            }
+            Ok(Claimed::Completed(_)) => return 0,
+            other => assert!(started.elapsed() < Duration::from_secs(30), "still: {other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -5,5 +5,6 @@ mod events;
 mod metrics;
 mod problems;
 mod readme;
+mod redis;
 mod settling;
 mod token_route;

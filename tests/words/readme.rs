@@ -3,12 +3,13 @@
 use std::{fs, path::Path};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/operations.md",
+    "docs/redis.md",
     "docs/senders.md",
 ];
 

@@ -30,6 +30,9 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Run in a transaction of the layer's own, before it may have to wait for a handler's: it must not
     /// hold a connection for long after nobody listens any more.
     const BEFORE_SEAL: Option<&'static str> = None;
+    /// Begins a transaction for one look at what others have committed, where a default isolation could
+    /// show what may still be rolled back.
+    const BEGIN_TO_LOOK: Option<&'static str> = None;
     /// Deletes rows older than so many seconds, and so many at most.
     const PURGE: &'static str;
     /// After a `SELECT`: locks the row until the transaction ends.

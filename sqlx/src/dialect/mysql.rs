@@ -18,6 +18,9 @@ impl Dialect for MySql {}
 impl Primitives for MySql {
     const SCHEMA: &'static str = include_str!("../../schema/mysql.sql");
     const BEFORE_SCHEMA: Option<&'static str> = None;
+    // Under READ UNCOMMITTED an open transaction's row would pass for done.
+    const BEGIN_TO_LOOK: Option<&'static str> =
+        Some("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION READ ONLY");
     const PURGE: &'static str = "DELETE FROM {table} WHERE created_at < UNIX_TIMESTAMP() - ? \
          ORDER BY created_at LIMIT ?";
     const LOCKED: &'static str = " FOR UPDATE";

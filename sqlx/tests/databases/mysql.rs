@@ -32,6 +32,14 @@ pub(crate) const DEFAULTS: &[&str] = &[
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
 ];
+/// What a pool may be set to that the layer asks through.
+pub(crate) const ASKED: &[&str] = &[
+    DEFAULTS[0],
+    DEFAULTS[1],
+    DEFAULTS[2],
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
+    "SET SESSION autocommit = 0",
+];
 /// Those whose snapshot may be older than what they meet. Under SERIALIZABLE a read is a lock.
 const ISOLATED: &[&str] = &["START TRANSACTION WITH CONSISTENT SNAPSHOT", LEVELS[1]];
 

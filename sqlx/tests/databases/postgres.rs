@@ -30,6 +30,9 @@ pub(crate) const DEFAULTS: &[&str] = &[
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
 ];
+/// What a pool may be set to that the layer asks through.
+pub(crate) const ASKED: &[&str] =
+    &[DEFAULTS[0], DEFAULTS[1], DEFAULTS[2], "SET default_transaction_read_only = on"];
 /// Those whose snapshot may be older than what they meet.
 const ISOLATED: &[&str] = &[LEVELS[1], LEVELS[2]];
 
@@ -114,4 +117,32 @@ async fn a_transaction_with_an_older_snapshot_finds_the_answer() {
         }
         late.commit().await.unwrap();
     }
+}
+
+/// Two that have read what the other writes cannot both commit.
+#[tokio::test]
+async fn a_commit_that_fails_for_another_one_is_an_error_to_retry_and_has_not_happened() {
+    const DEDUP: DedupTable<Db> = DedupTable::new("dedup");
+    let (pool, _server) = open().await;
+    DEDUP.migrate(&pool).await.unwrap();
+    sqlx::raw_sql("CREATE TABLE charges (who TEXT)").execute(&pool).await.unwrap();
+    let enter = async |id: &'static str| {
+        let operation = Delivery::new(id).operation().await;
+        let mut tx = pool.begin_with(LEVELS[2]).await.unwrap();
+        let Entry::New(row) = DEDUP.enter(&mut tx, &operation).await.unwrap() else { panic!() };
+        sqlx::raw_sql("SELECT COUNT(*) FROM charges").execute(&mut *tx).await.unwrap();
+        let charge = AssertSqlSafe(format!("INSERT INTO charges VALUES ('{id}')"));
+        sqlx::raw_sql(charge).execute(&mut *tx).await.unwrap();
+        (row, tx)
+    };
+    let (one, its) = enter("N-1").await;
+    let (other, others) = enter("N-2").await;
+    one.commit(its, Answer::text("N-1")).await.unwrap();
+    let error = other.commit(others, Answer::text("N-2")).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let (again, tx) = enter("N-2").await;
+    again.commit(tx, Answer::text("N-2")).await.unwrap();
+    let charges: Vec<String> =
+        sqlx::query_scalar("SELECT who FROM charges ORDER BY who").fetch_all(&pool).await.unwrap();
+    assert_eq!(charges, ["N-1", "N-2"]);
 }

@@ -22,6 +22,9 @@ pub(crate) const LEVELS: &[&str] = &["BEGIN", "BEGIN IMMEDIATE"];
 /// There is one isolation.
 pub(crate) const DEFAULTS: &[&str] = &["SELECT 1"];
 
+/// What a pool may be set to that the layer asks through.
+pub(crate) const ASKED: &[&str] = &["PRAGMA read_uncommitted = ON"];
+
 /// A database of its own, and the directory that it is in.
 pub(crate) async fn open() -> (Pool<Db>, Directory) {
     let directory = Directory::new();

@@ -5,10 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
+#[cfg(feature = "redis-cluster")]
+use super::origin::Place;
 use super::{
     connection::Connection,
+    lane::Lane,
     link::{Lent, Link},
     origin::explain,
     refused,
@@ -41,27 +44,117 @@ impl From<Broken> for Failure {
     }
 }
 
-/// A call under its time limit.
-pub(super) async fn call<T>(
+/// What came of a call that came to nothing.
+pub(super) struct Wrong {
+    pub(super) error: StoreError,
+    /// The node has done nothing, and says who would.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) redirect: Option<Redirect>,
+}
+
+/// Where a node of a cluster sends what is not its own.
+#[cfg(feature = "redis-cluster")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// The slot is that node's.
+    Moved(Place),
+    /// The slot is being moved to that node, and this key is there already, or nowhere.
+    Ask(Place),
+}
+
+#[cfg(feature = "redis-cluster")]
+impl Redirect {
+    /// Of `MOVED 3999 host:port` and `ASK 3999 host:port`.
+    fn of(failure: &Failure) -> Option<Self> {
+        let Failure::Server(error) = failure else { return None };
+        let mut words = error.details()?.split(' ');
+        let (host, port) = words.nth(1)?.rsplit_once(':')?;
+        let place = Place::Tcp(host.to_owned(), port.parse().ok()?);
+        match error.code() {
+            "MOVED" => Some(Self::Moved(place)),
+            "ASK" => Some(Self::Ask(place)),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for Wrong {
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            #[cfg(feature = "redis-cluster")]
+            redirect: None,
+        }
+    }
+}
+
+/// What is said in a call. In a cluster it may be said to one node after another.
+pub(super) trait Ask: Sync {
+    /// What is made of the answers.
+    type Answer: Send;
+
+    /// Whether it holds up whatever comes behind it, and needs a connection for itself.
+    fn blocks(&self) -> bool {
+        false
+    }
+
+    /// Says it over this connection.
+    fn ask(&self, lane: Lane<'_>) -> impl Future<Output = Result<Self::Answer, Failure>> + Send;
+}
+
+/// A script, run for one record.
+pub(super) struct Run<'a> {
+    pub(super) script: &'static Script,
+    pub(super) command: &'a Cmd,
+}
+
+impl Ask for Run<'_> {
+    type Answer = Reply;
+
+    async fn ask(&self, lane: Lane<'_>) -> Result<Reply, Failure> {
+        lane.run(self.script, self.command).await
+    }
+}
+
+/// A call under its time limit. `asking` is for a slot that is being moved to this node.
+pub(super) async fn call<A: Ask>(
     link: &Arc<Link>,
     what: &str,
     within: Duration,
-    ask: impl AsyncFnOnce(&Connection) -> Result<T, Failure>,
-) -> Result<T, StoreError> {
+    asking: bool,
+    ask: &A,
+) -> Result<A::Answer, Wrong> {
     let until = tokio::time::Instant::now() + within;
+    let alone = match ask.blocks() {
+        true => match tokio::time::timeout_at(until, link.side().alone(link)).await {
+            Ok(alone) => Some(alone),
+            Err(_) => return Err(late(link, what, within).into()),
+        },
+        false => None,
+    };
+    let link = alone.as_ref().map_or(link, |alone| &alone.link);
     let Ok(lent) = tokio::time::timeout_at(until, link.get()).await else {
-        return Err(unreached(link, within));
+        return Err(unreached(link, within).into());
     };
     let lent = lent?;
     let unanswered = Unanswered { link, lent: &lent, sent: Instant::now(), within };
-    let asked = tokio::time::timeout_at(until, ask(&lent.connection)).await;
+    let lane = Lane::new(link, &lent.connection, asking);
+    let asked = tokio::time::timeout_at(until, ask.ask(lane)).await;
     std::mem::forget(unanswered);
     let Ok(asked) = asked else {
         let late = late(link, what, within);
         link.timed_out(&lent.connection, &late);
-        return Err(late);
+        return Err(late.into());
     };
-    asked.map_err(|failure| judge(link, &lent.connection, what, failure))
+    asked.map_err(|failure| {
+        #[cfg(feature = "redis-cluster")]
+        let redirect = Redirect::of(&failure);
+        Wrong {
+            error: judge(link, &lent.connection, what, failure),
+            #[cfg(feature = "redis-cluster")]
+            redirect,
+        }
+    })
 }
 
 /// What a failure means for the connection.
@@ -78,35 +171,6 @@ fn judge(link: &Link, connection: &Connection, what: &str, failure: Failure) -> 
         link.broken(connection, &error);
     }
     error
-}
-
-/// Runs a script by its hash, and by its text where the server does not know it.
-pub(super) async fn run_on(
-    link: &Link,
-    connection: &Connection,
-    script: &'static Script,
-    command: &Cmd,
-) -> Result<Reply, Failure> {
-    let mut answer = connection.send(command).await?;
-    if refused::is_no_script(&answer) {
-        answer = connection.send(&script.spelled_out(command)).await?;
-    }
-    read(link, connection, script, answer)
-}
-
-/// What a script answered.
-pub(super) fn read(
-    link: &Link,
-    connection: &Connection,
-    script: &'static Script,
-    answer: Value,
-) -> Result<Reply, Failure> {
-    if let Value::ServerError(error) = answer {
-        return Err(Failure::Server(error));
-    }
-    let reply = Reply::read(script.name(), answer)?;
-    link.answered(connection, reply.now_ms);
-    Ok(reply)
 }
 
 pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {
@@ -138,6 +202,30 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if self.sent.elapsed() >= LONG.min(self.within / 2) {
             self.link.timed_out(&self.lent.connection, &late(self.link, "a call", self.within));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "redis-cluster"))]
+mod tests {
+    use super::*;
+
+    fn said(code: &str, detail: &str) -> Option<Redirect> {
+        let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+        let (_, error) = error.into_server_errors().unwrap()[0].clone();
+        Redirect::of(&Failure::Server(error))
+    }
+
+    #[test]
+    fn a_redirection_names_a_node_and_anything_else_is_none() {
+        let place = |host: &str| Place::Tcp(host.into(), 6381);
+        assert_eq!(said("MOVED", "3999 127.0.0.1:6381"), Some(Redirect::Moved(place("127.0.0.1"))));
+        assert_eq!(said("ASK", "3999 fe80::1:6381"), Some(Redirect::Ask(place("fe80::1"))));
+        assert_eq!(said("MOVED", "3999 :6381"), Some(Redirect::Moved(place(""))));
+        for (code, detail) in
+            [("MOVED", "3999"), ("MOVED", "3999 host"), ("MOVED", "3999 host:x"), ("ERR", "1 h:2")]
+        {
+            assert_eq!(said(code, detail), None, "{code} {detail}");
         }
     }
 }

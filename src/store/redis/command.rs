@@ -25,6 +25,17 @@ pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(LONGEST_MS).clamp(1, LONGEST_MS)
 }
 
+/// So many decimals, as a record has them; what is more than they can say is the most they can.
+fn column<const N: usize>(number: u64) -> [u8; N] {
+    let mut number = number.min(10u64.pow(N as u32) - 1);
+    let mut decimals = [b'0'; N];
+    for decimal in decimals.iter_mut().rev() {
+        *decimal = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    decimals
+}
+
 fn print(print: Option<&Fingerprint>) -> &[u8] {
     print.map_or(&NO_PRINT, Fingerprint::as_bytes).as_slice()
 }
@@ -95,7 +106,8 @@ pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Cmd {
     let mut command = script::COMPLETE.on(name, 6, 160 + kept.payload.len());
     command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
     // As wide as the record's own columns, to be compared as they are.
-    command.arg(format!("{:016}", grant.fence.get())).arg(format!("{:06}", grant.attempt));
+    command.arg(&column::<16>(grant.fence.get())[..]);
+    command.arg(&column::<6>(grant.attempt.into())[..]);
     command.arg(ms(kept.retention)).arg(&kept.payload[..]);
     command
 }
@@ -143,4 +155,18 @@ pub(super) fn issue(name: &str, issue: &Issue) -> Cmd {
     let mut command = script::ISSUE.on(name, 3, 64);
     command.arg(&issue.token.as_bytes()[..]).arg(print(issue.print.as_ref())).arg(ms(issue.ttl));
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_is_as_wide_as_it_is_whatever_the_number() {
+        assert_eq!(&column::<6>(0), b"000000");
+        assert_eq!(&column::<6>(1_234), b"001234");
+        assert_eq!(&column::<6>(u32::MAX.into()), b"999999");
+        assert_eq!(&column::<16>(1_764_480_000_000_000), b"1764480000000000");
+        assert_eq!(&column::<16>(u64::MAX), b"9999999999999999");
+    }
 }

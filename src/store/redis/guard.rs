@@ -47,6 +47,11 @@ impl Uneasy {
         self.is.store(true, Relaxed);
     }
 
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn has_begun(&self) -> bool {
+        self.since().is_some()
+    }
+
     fn since(&self) -> Option<Instant> {
         if !self.is.load(Relaxed) {
             return None;
@@ -66,8 +71,8 @@ pub(super) struct Guard {
     prefix: Arc<str>,
     pub(super) own: Own,
     lost: Uneasy,
-    /// The server may have lost what this process has, and has not been told it again.
-    to_be_written: AtomicBool,
+    /// In a cluster, where each node would need one, and a name that stays with it.
+    has_no_canary: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -102,7 +107,7 @@ impl Guard {
             prefix,
             own: Own::default(),
             lost: Uneasy::default(),
-            to_be_written: AtomicBool::new(false),
+            has_no_canary: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -112,17 +117,15 @@ impl Guard {
         &self.prefix
     }
 
-    /// The server is another one, or has lost records.
-    pub(super) fn write_again(&self) {
-        self.to_be_written.store(true, Relaxed);
+    /// There is no canary to look after.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn has_no_canary(&self) {
+        self.has_no_canary.store(true, Relaxed);
     }
 
-    pub(super) fn is_to_be_written(&self) -> bool {
-        self.to_be_written.load(Relaxed)
-    }
-
-    pub(super) fn was_written(&self) {
-        self.to_be_written.store(false, Relaxed);
+    /// Whether the canary is to be looked at, at a time when those that are known are, or another.
+    pub(super) fn is_due(&self, known_are: bool) -> bool {
+        !self.has_no_canary.load(Relaxed) && (known_are || self.state().canary.is_none())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -167,7 +170,6 @@ impl Guard {
         }
         drop(state);
         self.lost.begin();
-        self.write_again();
         Found::Lost
     }
 

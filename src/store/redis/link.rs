@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -20,16 +20,12 @@ use super::{
     adapter::RedisTrouble,
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
-    guard::{Guard, Uneasy},
-    info::Info,
+    known::Known,
     origin::{Origin, explain},
-    preflight::{Accepted, Findings, Level, Preflight, inspect},
     pulse,
+    side::Side,
 };
-use crate::{
-    store::{StoreError, StoreErrorKind},
-    telemetry,
-};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// The whole of an attempt to connect: name, TCP, log-in and the first word about the time.
 pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -42,27 +38,18 @@ const TIMEOUTS_IN_A_ROW: u32 = 3;
 
 /// Where the connection is found.
 pub(super) struct Link {
-    origin: Origin,
+    origin: Arc<Origin>,
     address: String,
     status: watch::Sender<Status>,
     generations: AtomicU64,
     /// Attempts and connections since the last answer that came to nothing.
     failures: AtomicU32,
     breaker: Breaker,
-    fitness: Mutex<Fitness>,
-    /// Which server the records are trusted to.
-    identity: Mutex<Option<String>>,
-    /// Another one than before has them now.
-    pub(super) changed: Uneasy,
-    guards: Mutex<Vec<Weak<Guard>>>,
-}
-
-/// What is thought of the server.
-#[derive(Default)]
-struct Fitness {
-    accepted: Accepted,
-    /// What was last told of it.
-    told: Vec<(&'static str, Level)>,
+    /// Shared with the links that have connections of their own to the same server.
+    pub(super) known: Arc<Known>,
+    side: Side,
+    /// It is one of those.
+    is_side: bool,
 }
 
 enum Status {
@@ -87,6 +74,11 @@ pub(super) struct Lent<'a> {
 
 impl Link {
     pub(super) fn new(origin: Origin, address: String) -> Arc<Self> {
+        let known = Arc::new(Known::new(address.clone()));
+        Self::with(Arc::new(origin), address, known, false)
+    }
+
+    fn with(origin: Arc<Origin>, address: String, known: Arc<Known>, is_side: bool) -> Arc<Self> {
         Arc::new(Self {
             origin,
             address,
@@ -94,70 +86,30 @@ impl Link {
             generations: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             breaker: Breaker::new(),
-            fitness: Mutex::default(),
-            identity: Mutex::default(),
-            changed: Uneasy::default(),
-            guards: Mutex::default(),
+            known,
+            side: Side::new(),
+            is_side,
         })
     }
 
-    fn fitness(&self) -> MutexGuard<'_, Fitness> {
-        // Nothing under the lock can leave it half changed.
-        self.fitness.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the connection is the program's own.
+    pub(super) fn is_given(&self) -> bool {
+        matches!(*self.origin, Origin::Given(_))
     }
 
-    /// The records that are behind it.
-    pub(super) fn guards(&self) -> Vec<Arc<Guard>> {
-        let guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        guards.iter().filter_map(Weak::upgrade).collect()
+    /// Another connection to the same server.
+    pub(super) fn beside(&self) -> Arc<Self> {
+        Self::with(self.origin.clone(), self.address.clone(), self.known.clone(), true)
     }
 
-    /// Looks after the records of one more prefix.
-    pub(super) fn look_after(&self, guard: &Arc<Guard>) {
-        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        guards.retain(|guard| guard.strong_count() > 0);
-        guards.push(Arc::downgrade(guard));
+    /// The connections that are not shared.
+    pub(super) fn side(&self) -> &Side {
+        &self.side
     }
 
-    /// The server says which it is. Another one than before may not have what that one was told.
-    pub(super) fn met(&self, identity: &str) {
-        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_deref() == Some(identity) {
-            return;
-        }
-        let before = known.replace(identity.to_owned());
-        drop(known);
-        if before.is_some() {
-            self.changed.begin();
-            self.guards().iter().for_each(|guard| guard.write_again());
-            telemetry::server_changed(&self.address);
-        }
-    }
-
-    /// Which server the records are trusted to, if it says so.
-    pub(super) fn trusted(&self) -> Option<String> {
-        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Changes what is accepted of the server.
-    pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
-        change(&mut self.fitness().accepted);
-    }
-
-    pub(super) fn accepted(&self) -> Accepted {
-        self.fitness().accepted.clone()
-    }
-
-    /// Tells what is wrong with the server of a new connection, unless that was told before.
-    pub(super) fn tell_fitness(&self, connection: &Connection) {
-        let mut findings = Findings::about(&self.address);
-        inspect(&mut findings, connection.info(), false, &self.accepted());
-        let report = Preflight::new(findings.into_vec());
-        let gist = report.gist();
-        let told = std::mem::replace(&mut self.fitness().told, gist.clone());
-        if told != gist {
-            telemetry::preflight(&self.address, &report, report.is_passed());
-        }
+    /// Whether it is one of those.
+    pub(super) fn is_side(&self) -> bool {
+        self.is_side
     }
 
     /// Host and port, without name and password.
@@ -396,10 +348,7 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
-        // Before anything can be claimed over it.
-        if let Some(identity) = connection.info().and_then(Info::identity) {
-            self.met(&identity);
-        }
+        self.known.greeted(connection.info());
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);
@@ -425,12 +374,12 @@ impl Drop for Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::RedisServers;
+    use crate::store::{RedisServers, redis::reach::Reach};
 
     #[test]
     fn pauses_grow_to_a_second_and_the_first_loss_of_a_good_connection_costs_none() {
         let servers = RedisServers::url("redis://127.0.0.1:1").unwrap();
-        let link = Link::new(servers.origin().unwrap(), servers.address());
+        let Reach::One(link) = servers.reach().unwrap() else { panic!("it is one server") };
         let why = StoreError::new(StoreErrorKind::Unreachable, "gone");
         assert!(link.pause(false, &why).is_none());
         for _ in 0..40 {

@@ -5,15 +5,20 @@ mod again;
 mod breaker;
 mod call;
 mod clock;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod command;
 mod connection;
 mod guard;
 mod info;
+mod known;
+mod lane;
 mod link;
 mod origin;
 mod own;
 mod preflight;
 mod pulse;
+mod reach;
 mod refused;
 mod reply;
 mod scan;
@@ -22,15 +27,14 @@ mod script;
 mod sentinel;
 mod servers;
 mod session;
+mod side;
+#[cfg(feature = "redis-cluster")]
+mod slot;
 mod tls;
+mod transitions;
+mod wait;
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use redis::{Cmd, Value};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "redis-tls")]
 pub use self::tls::RedisTls;
@@ -40,20 +44,8 @@ pub use self::{
     preflight::{Finding, Level, Preflight},
     servers::RedisServers,
 };
-use self::{
-    call::{Failure, read, run_on},
-    connection::Connection,
-    guard::Guard,
-    link::{CONNECT_WITHIN, Link},
-    origin::Origin,
-    reply::{Answer, Reply},
-    script::Script,
-};
-use super::{
-    Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Store,
-    StoreError, StoreErrorKind, Written,
-};
-use crate::record::{Grant, RecordKey};
+use self::{call::Failure, guard::Guard, link::Link, origin::Origin, reach::Reach, wait::Wait};
+use super::StoreError;
 
 /// Records in Redis (6.2 or newer) or Valkey, shared by all processes that use the same server and
 /// prefix.
@@ -62,7 +54,7 @@ use crate::record::{Grant, RecordKey};
 /// replaced when it breaks, when three calls in a row go unanswered, and when the server turns out
 /// to be a replica; one that nobody uses is asked for the time when it has been silent for two
 /// seconds. A server that has not answered for two seconds is not waited for any more: calls are
-/// [`Suspended`](StoreErrorKind::Suspended) at once, and one attempt at a time is made to reach it.
+/// [`Suspended`](super::StoreErrorKind::Suspended) at once, and one attempt at a time is made to reach it.
 /// Cloning is cheap and shares the connection. All methods must be called on a tokio runtime with
 /// time and IO enabled.
 ///
@@ -86,11 +78,12 @@ use crate::record::{Grant, RecordKey};
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    reach: Reach,
     guard: Arc<Guard>,
     call_within: Duration,
     /// Each claim asks which server it is.
     behind_proxy: bool,
+    wait: Option<Wait>,
 }
 
 impl RedisStore {
@@ -107,10 +100,7 @@ impl RedisStore {
     /// Dropped, it leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         let store = Self::lazy(url)?;
-        match tokio::time::timeout(CONNECT_WITHIN, store.link.get()).await {
-            Ok(connected) => drop(connected?),
-            Err(_) => return Err(call::unreached(&store.link, CONNECT_WITHIN)),
-        }
+        store.reach.connect().await?;
         Ok(store)
     }
 
@@ -131,19 +121,26 @@ impl RedisStore {
     ///
     /// When what is said about TLS is wrong.
     pub fn of(servers: RedisServers) -> Result<Self, StoreError> {
-        Ok(Self::from(servers.origin()?, servers.address()))
+        Ok(Self::from(servers.reach()?))
     }
 
     /// Over a connection that the program has already, adapted by [`RedisConnection`]. Its first call
     /// uses it first.
     pub fn over(connection: impl RedisConnection) -> Self {
-        Self::from(Origin::given(connection), "the program's own connection".into())
+        let address = "the program's own connection".to_owned();
+        Self::from(Reach::One(Link::new(Origin::given(connection), address)))
     }
 
-    fn from(origin: Origin, address: String) -> Self {
-        let (link, guard) = (Link::new(origin, address), Guard::new("idempotency:".into()));
-        link.look_after(&guard);
-        Self { link, guard, call_within: Duration::from_millis(500), behind_proxy: false }
+    fn from(reach: Reach) -> Self {
+        let guard = Guard::new("idempotency:".into());
+        reach.look_after(&guard);
+        Self {
+            reach,
+            guard,
+            call_within: Duration::from_millis(500),
+            behind_proxy: false,
+            wait: None,
+        }
     }
 
     /// What every key starts with, before a colon; `idempotency` if it is not set. Two applications
@@ -163,7 +160,7 @@ impl RedisStore {
         );
         let guard = Guard::new(format!("{prefix}:").into());
         guard.on_data_loss(self.guard.choice());
-        self.link.look_after(&guard);
+        self.reach.look_after(&guard);
         self.guard = guard;
         self
     }
@@ -187,10 +184,36 @@ impl RedisStore {
     ///
     /// When the server cannot be asked.
     pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
-        self.call("canary", async |connection| {
-            again::accept(&self.link, connection, &self.guard).await
-        })
-        .await
+        let accept = again::Accept(&self.guard);
+        self.reach.call("canary", self.guard.prefix(), self.call_within, &accept).await
+    }
+
+    /// A claim counts only when so many replicas have it, which may take so long: half of
+    /// [`call_within`](Self::call_within) at most. One that too few have in that time is asked for again
+    /// while there is time for a claim, then refused (503) and called off. Default: none are waited for,
+    /// and the last grants before a failover may be lost with the primary.
+    ///
+    /// It takes a claim a way to the slowest of these replicas and back. `WAIT` holds up whatever comes
+    /// behind it on a connection: such claims have connections of their own, sixteen at most to a server.
+    /// The user needs the right to `+wait`.
+    ///
+    /// A replica that has a claim keeps it from being lost with the primary; it is no consensus, and a
+    /// failover may still choose another one: see `docs/redis.md`.
+    ///
+    /// # Panics
+    ///
+    /// When `replicas` is 0, and for a store [`over`](Self::over) a connection of the program's own.
+    #[must_use]
+    pub fn wait_for_replicas(mut self, replicas: u32, within: Duration) -> Self {
+        assert!(replicas > 0, "to wait for no replica is not to wait: leave wait_for_replicas out");
+        assert!(
+            !self.reach.is_given(),
+            "wait_for_replicas needs connections of its own, and RedisStore::over has the program's: \
+             give the URL to RedisStore::connect"
+        );
+        self.reach.accept(|accepted| accepted.wait_for = replicas);
+        self.wait = Some(Wait { replicas, within });
+        self
     }
 
     /// Each claim asks which server it is, for an address that a proxy stands behind, which may lead to
@@ -210,211 +233,14 @@ impl RedisStore {
         self.call_within = within.min(Duration::from_secs(24 * 60 * 60));
         self
     }
-
-    fn name(&self, key: &RecordKey) -> String {
-        command::name(self.guard.prefix(), key)
-    }
-
-    /// One call as a whole, under its time limit: a connection, then what `ask` makes of it.
-    async fn call<T>(
-        &self,
-        what: &str,
-        ask: impl AsyncFnOnce(&Connection) -> Result<T, Failure>,
-    ) -> Result<T, StoreError> {
-        call::call(&self.link, what, self.call_within, ask).await
-    }
-
-    /// One transition of one record.
-    async fn run(&self, script: &'static Script, command: Cmd) -> Result<Reply, StoreError> {
-        self.call(script.name(), async |connection| {
-            run_on(&self.link, connection, script, &command).await
-        })
-        .await
-    }
-
-    /// `bind`, then `claim`, in one write. Each again with its text if the server does not know it, and
-    /// that one alone: a claim that was granted and comes again might come too late, and be answered
-    /// as if it never was.
-    async fn bind_and_claim(
-        &self,
-        connection: &Connection,
-        claim: &Claim,
-        alias: &Alias,
-        claim_command: Cmd,
-    ) -> Result<Claimed, Failure> {
-        let (first, bind) = command::bind(&self.name(&alias.key), claim, alias);
-        let answers = connection.send_all(&command::pair(&bind, &claim_command)).await?;
-        let [mut bound, mut claimed] = both(answers)?;
-        match (refused::is_no_script(&bound), refused::is_no_script(&claimed)) {
-            (false, false) => {}
-            (true, true) => {
-                let (bind, claim) =
-                    (first.spelled_out(&bind), script::CLAIM.spelled_out(&claim_command));
-                let answers = connection.send_all(&command::pair(&bind, &claim)).await?;
-                [bound, claimed] = both(answers)?;
-            }
-            (true, false) => bound = connection.send(&first.spelled_out(&bind)).await?,
-            (false, true) => {
-                claimed = connection.send(&script::CLAIM.spelled_out(&claim_command)).await?;
-            }
-        }
-        let bound = read(&self.link, connection, first, bound)?;
-        let not_bound =
-            if claim.is_look() { bound.seen_by_look(claim)? } else { bound.not_bound()? };
-        if let Some(taken) = not_bound {
-            return Ok(taken);
-        }
-        let reply = read(&self.link, connection, &script::CLAIM, claimed)?;
-        self.claimed(connection, claim, &claim_command, reply).await
-    }
-
-    /// What a claim was answered, and by whom; a long answer is fetched, and the claim is made again where
-    /// it is not there any more.
-    async fn claimed(
-        &self,
-        connection: &Connection,
-        claim: &Claim,
-        command: &Cmd,
-        mut reply: Reply,
-    ) -> Result<Claimed, Failure> {
-        for _ in 0..FETCHES_AT_MOST {
-            let (identity, answer) = reply.told(claim, connection.server_ms())?;
-            if self.behind_proxy
-                && !identity.is_empty()
-                && let Ok(identity) = std::str::from_utf8(&identity)
-            {
-                self.link.met(identity);
-            }
-            let times = match answer {
-                Answer::Claimed(claimed) => return Ok(claimed),
-                Answer::Untrusted => return Err(guard::changed(claim.lease / 3).into()),
-                Answer::Fetch(times) => times,
-            };
-            let record = connection.send(&command::whole(&self.name(&claim.key))).await?;
-            if let Value::ServerError(error) = record {
-                return Err(Failure::Server(error));
-            }
-            if let Some(completed) = Reply::fetched(record, &times, connection.server_ms()) {
-                return Ok(Claimed::Completed(completed));
-            }
-            reply = run_on(&self.link, connection, &script::CLAIM, command).await?;
-        }
-        Err(reply::garbled("claim").into())
-    }
-}
-
-/// A record that was completed changes no more, so that it can be missed only at its expiry.
-const FETCHES_AT_MOST: usize = 3;
-
-fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
-    answers.try_into().map_err(|_| reply::garbled("bind and claim"))
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.link.address())
+            .field("address", &self.reach.address())
             .field("prefix", &self.guard.prefix().trim_end_matches(':'))
             .field("call_within", &self.call_within)
             .finish()
     }
-}
-
-impl Store for RedisStore {
-    async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
-        let asked = Instant::now();
-        self.call("claim", async |connection| {
-            let gate = self.guard.gate(&self.link.changed, &claim);
-            gate.narrow(&mut claim);
-            let not_after = if claim.is_look() {
-                command::LOOK
-            } else {
-                // What the connection took to come about is time that the claim has had.
-                let left = claim.within.checked_sub(asked.elapsed()).ok_or_else(|| {
-                    let message = "the time of the claim was over before Redis was reached";
-                    StoreError::new(StoreErrorKind::Timeout, message)
-                })?;
-                connection.server_ms() + command::ms(left)
-            };
-            let trusted = match self.behind_proxy {
-                true => self.link.trusted().unwrap_or("*".into()),
-                false => String::new(),
-            };
-            let command = command::claim(&self.name(&claim.key), &claim, not_after, &trusted);
-            let claimed = match &claim.alias {
-                Some(alias) => self.bind_and_claim(connection, &claim, alias, command).await?,
-                None => {
-                    let reply = run_on(&self.link, connection, &script::CLAIM, &command).await?;
-                    self.claimed(connection, &claim, &command, reply).await?
-                }
-            };
-            if let Claimed::Granted(grant) = &claimed {
-                self.guard.own.holds(grant);
-            }
-            Ok(gate.judge(claimed)?)
-        })
-        .await
-    }
-
-    async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
-        let command = command::renew(&self.name(&grant.key), grant);
-        let written = self.run(&script::RENEW, command).await?.written(grant.token)?;
-        if written.is_stored() {
-            self.guard.own.holds(grant);
-        } else {
-            self.guard.own.ended(&grant.token);
-        }
-        Ok(written)
-    }
-
-    async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
-        let command = command::complete(&self.name(&grant.key), grant, &kept);
-        let written = self.run(&script::COMPLETE, command).await?.written(grant.token)?;
-        if written.is_stored() {
-            self.guard.own.completed(grant, kept);
-        }
-        Ok(written)
-    }
-
-    async fn release(&self, release: Release) -> Result<Written, StoreError> {
-        let command = command::release(&self.name(&release.key()), &release);
-        let written = self.run(&script::RELEASE, command).await?.written(release.token())?;
-        self.guard.own.ended(&release.token());
-        Ok(written)
-    }
-
-    async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
-        let command = command::resolve(&self.name(&resolve.key), &resolve);
-        self.run(&script::RESOLVE, command).await?.resolved()
-    }
-
-    async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
-        let command = command::issue(&self.name(&issue.key), &issue);
-        self.run(&script::ISSUE, command).await?.issued(issue.token)
-    }
-
-    async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
-        let page = scan::page(self.guard.prefix(), &from, at_most)?;
-        self.call("scan", async |connection| {
-            let answers = without_error(connection.send_all(&page).await?)?;
-            let (now_ms, keys, next) = scan::keys(self.guard.prefix(), answers)?;
-            self.link.answered(connection, now_ms);
-            if keys.is_empty() {
-                return Ok(Page::new(Vec::new(), next));
-            }
-            // Errors of single keys are those of foreign types: left out like other foreign data.
-            let heads = connection.send_all(&scan::heads(&keys)).await?;
-            Ok(Page::new(scan::records(now_ms, &keys, &heads), next))
-        })
-        .await
-    }
-}
-
-fn without_error(answers: Vec<Value>) -> Result<Vec<Value>, Failure> {
-    for answer in &answers {
-        if let Value::ServerError(error) = answer {
-            return Err(Failure::Server(error.clone()));
-        }
-    }
-    Ok(answers)
 }

@@ -6,7 +6,7 @@ use std::{sync::Weak, time::Duration};
 
 use tokio::{sync::oneshot, time::timeout};
 
-use super::{again, connection::Connection, link::Link, origin::explain};
+use super::{again, connection::Connection, lane::Lane, link::Link, origin::explain};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Between two looks.
@@ -28,16 +28,12 @@ pub(super) async fn watch(
 ) {
     for look in 0.. {
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
-        for guard in link.guards() {
-            // One that came after the connection was made has seen none yet.
-            let is_new = guard.canary().is_none();
-            if look % CANARY_EACH == 0 || is_new || guard.is_to_be_written() {
-                again::attend(&link, &connection, &guard).await;
-            }
+        if !link.is_side() {
+            again::attend(Lane::new(&link, &connection, false), look % CANARY_EACH == 0).await;
         }
         // Not at once: until then the program may say what it accepts.
-        if look == 1 {
-            link.tell_fitness(&connection);
+        if look == 1 && !link.is_side() {
+            link.known.tell_fitness(connection.info());
         }
         beat(&link, &connection).await;
         #[cfg(feature = "redis-sentinel")]

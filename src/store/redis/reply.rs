@@ -68,10 +68,13 @@ pub(super) fn number(value: &Value) -> Option<u64> {
 
 /// A number of decimals alone: no sign, no space.
 pub(super) fn decimal(decimals: &[u8]) -> Option<u64> {
-    if !decimals.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(decimals).ok()?.parse().ok()
+    let (first, rest) = decimals.split_first()?;
+    rest.iter()
+        .try_fold(digit(*first)?, |number, next| number.checked_mul(10)?.checked_add(digit(*next)?))
+}
+
+fn digit(byte: u8) -> Option<u64> {
+    byte.is_ascii_digit().then(|| u64::from(byte - b'0'))
 }
 
 /// The state of a record's letter; `-` is none.

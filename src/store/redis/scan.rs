@@ -19,6 +19,30 @@ const HEAD_ENDS_AT: usize = HEADER + 256 - 1;
 /// A page larger than this would keep the server from its other work.
 const KEYS_AT_MOST: usize = 1000;
 
+/// Which node of a cluster a listing has come to, and how far there; of one server there is one.
+pub(super) fn node(from: &Cursor, in_cluster: bool) -> Result<(usize, Cursor), StoreError> {
+    let bytes = from.as_bytes();
+    if !in_cluster || bytes.is_empty() {
+        return Ok((0, from.clone()));
+    }
+    let at = bytes.iter().position(|byte| *byte == b':').ok_or_else(|| garbled("scan"))?;
+    let nth = decimal(&bytes[..at]).and_then(|nth| usize::try_from(nth).ok());
+    let nth = nth.ok_or_else(|| garbled("scan"))?;
+    Ok((nth, Cursor::from_bytes(Bytes::copy_from_slice(&bytes[at + 1..]))))
+}
+
+/// Where a listing goes on: at the same node, or the one after it.
+pub(super) fn next_node(nth: usize, next: Option<Cursor>, nodes: usize) -> Option<Cursor> {
+    let (nth, from) = match next {
+        Some(next) => (nth, next),
+        None if nth + 1 < nodes => (nth + 1, Cursor::START),
+        None => return None,
+    };
+    let mut cursor = format!("{nth}:").into_bytes();
+    cursor.extend_from_slice(from.as_bytes());
+    Some(Cursor::from_bytes(Bytes::from(cursor)))
+}
+
 /// The server's time, and the next keys.
 pub(super) fn page(prefix: &str, from: &Cursor, at_most: usize) -> Result<Pipeline, StoreError> {
     let cursor = match &from.as_bytes()[..] {

@@ -8,7 +8,9 @@ use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use super::tls::RedisTls;
 use super::{
     adapter::DynConnection,
+    link::Link,
     origin::{Origin, Place},
+    reach::Reach,
     tls::Tls,
 };
 use crate::store::{StoreError, StoreErrorKind};
@@ -139,23 +141,29 @@ impl RedisServers {
         Ok(None)
     }
 
-    /// Where connections come from.
-    pub(super) fn origin(&self) -> Result<Origin, StoreError> {
-        match &self.kind {
+    /// Through which connections records are reached.
+    pub(super) fn reach(&self) -> Result<Reach, StoreError> {
+        let origin = match &self.kind {
             Kind::One(target) => {
-                Ok(Origin::Server { target: target.clone(), tls: self.tls_of(target.tls)? })
+                Origin::Server { target: target.clone(), tls: self.tls_of(target.tls)? }
             }
             #[cfg(feature = "redis-sentinel")]
             Kind::Sentinel { sentinels, primary } => {
                 let wanted = primary.tls || sentinels.iter().any(|sentinel| sentinel.tls);
                 let tls = self.tls_of(wanted)?;
-                Ok(Origin::Sentinel(super::sentinel::Sentinels::new(sentinels, primary, tls)))
+                Origin::Sentinel(super::sentinel::Sentinels::new(sentinels, primary, tls))
             }
             #[cfg(feature = "redis-cluster")]
             Kind::Cluster(nodes) => {
-                Ok(Origin::Server { target: nodes[0].clone(), tls: self.tls_of(nodes[0].tls)? })
+                let tls = self.tls_of(nodes[0].tls)?;
+                return Ok(Reach::Cluster(super::cluster::Cluster::new(
+                    nodes,
+                    tls,
+                    self.address(),
+                )));
             }
-        }
+        };
+        Ok(Reach::One(Link::new(origin, self.address())))
     }
 }
 

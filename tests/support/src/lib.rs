@@ -6,6 +6,7 @@
 mod certificates;
 mod chance;
 mod chunks;
+mod cluster;
 mod database;
 mod directory;
 mod http;
@@ -24,6 +25,7 @@ mod signal;
 pub use certificates::Certificates;
 pub use chance::Chance;
 pub use chunks::Chunks;
+pub use cluster::RedisCluster;
 pub use directory::Directory;
 #[cfg(feature = "http2")]
 pub use h2;

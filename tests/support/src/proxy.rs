@@ -48,6 +48,7 @@ struct Plan {
     delay_replies: Duration,
     swallow_replies: usize,
     cut_at_reply: bool,
+    send_twice: usize,
 }
 
 /// What has gone through so far.
@@ -152,6 +153,12 @@ impl Proxy {
     /// Lets the next request reach the server, and cuts the connection in place of its reply.
     pub fn cut_at_reply(&self) {
         self.plan(|plan| plan.cut_at_reply = true);
+    }
+
+    /// Sends the next requests to the server twice, as a network or a client may that repeats what was
+    /// not acknowledged.
+    pub fn send_twice(&self, requests: usize) {
+        self.plan(|plan| plan.send_twice = requests);
     }
 
     /// What has gone through so far.
@@ -265,8 +272,15 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, faults: &Faul
     let mut piece = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut piece).await {
         faults.counts.send_modify(|counts| counts.requests += 1);
-        if !pass(&piece[..length], &mut to, faults, || faults.about_request()).await {
-            return;
+        let twice = faults.with_plan(|plan| {
+            let twice = plan.send_twice > 0;
+            plan.send_twice = plan.send_twice.saturating_sub(1);
+            twice
+        });
+        for _ in 0..1 + usize::from(twice) {
+            if !pass(&piece[..length], &mut to, faults, || faults.about_request()).await {
+                return;
+            }
         }
     }
 }

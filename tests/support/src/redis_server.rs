@@ -184,6 +184,15 @@ impl Builder {
         self
     }
 
+    /// A node of a cluster, on this bus port.
+    #[must_use]
+    pub fn cluster_node(self, bus: u16) -> Self {
+        self.argument("--cluster-enabled", "yes")
+            .argument("--cluster-node-timeout", "1000")
+            .argument("--cluster-port", &bus.to_string())
+            .argument("--repl-diskless-sync-delay", "0")
+    }
+
     /// On this port, in place of a free one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {

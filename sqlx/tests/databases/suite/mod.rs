@@ -3,6 +3,7 @@
 #![expect(clippy::duplicate_mod, reason = "one suite, once for each database")]
 
 mod at_once;
+mod hostile;
 mod identities;
 mod jobs;
 mod ledger;

@@ -5,19 +5,25 @@ use std::time::Duration;
 use super::{Findings, Level};
 use crate::{
     record::{ClaimToken, RecordKey},
-    store::{Claim, Claimed, Kept, RedisStore, Store, StoreError, Written},
+    store::{
+        Claim, Claimed, Kept, RedisStore, Store, StoreError, Written,
+        redis::{command, link::Link},
+    },
 };
 
 const LEASE: Duration = Duration::from_secs(5);
+/// Each node of a cluster has more than a few of its slots, or none that matter.
+const KEYS_TRIED: u32 = 10_000;
 /// What is left behind is gone soon.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// Claims, is told the same again, is busy for another, renews, completes and replays.
-pub(in crate::store::redis) async fn dry_run(findings: &mut Findings<'_>, store: &RedisStore) {
-    let halves = [ClaimToken::random(), ClaimToken::random()].map(|half| *half.as_bytes());
-    let mut key = [0; 32];
-    key.copy_from_slice(halves.as_flattened());
-    match transitions(store, RecordKey::from_bytes(key)).await {
+pub(in crate::store::redis) async fn dry_run(
+    findings: &mut Findings<'_>,
+    store: &RedisStore,
+    link: &Link,
+) {
+    match transitions(store, key_on(store, link)).await {
         Ok(None) => {
             findings.add("scripts", Level::Fine, "claimed, renewed, completed and replayed");
         }
@@ -30,6 +36,19 @@ pub(in crate::store::redis) async fn dry_run(findings: &mut Findings<'_>, store:
         }
         Err(error) => findings.add("scripts", Level::Error, error.to_string()),
     }
+}
+
+/// A key that nobody uses, whose record is on that server.
+fn key_on(store: &RedisStore, link: &Link) -> RecordKey {
+    let mut key = [0; 32];
+    for _ in 0..KEYS_TRIED {
+        let halves = [ClaimToken::random(), ClaimToken::random()].map(|half| *half.as_bytes());
+        key.copy_from_slice(halves.as_flattened());
+        if link.known.owns(&command::name(store.guard.prefix(), &RecordKey::from_bytes(key))) {
+            break;
+        }
+    }
+    RecordKey::from_bytes(key)
 }
 
 /// What was not as it should be.

@@ -220,6 +220,13 @@ fn replicas(findings: &mut Findings<'_>, info: &Info, accepted: &Accepted) {
             "not told: with a failover min-replicas-to-write must be 1 or more",
         );
     };
+    if replicas < u64::from(accepted.wait_for) {
+        let detail = format!(
+            "{replicas}, and RedisStore::wait_for_replicas({}) refuses every claim: add replicas",
+            accepted.wait_for
+        );
+        findings.add("replicas", Level::Error, detail);
+    }
     // The field is there only where min-replicas-to-write is set.
     match (replicas, info.number("min_slaves_good_slaves")) {
         (_, Some(0)) => findings.add(
@@ -251,6 +258,22 @@ fn replicas(findings: &mut Findings<'_>, info: &Info, accepted: &Accepted) {
                  granting for seconds beside the new one, and the same key runs on both; {how}"
             );
             findings.add("replicas", level, detail);
+        }
+    }
+}
+
+/// Whether all of a cluster is there.
+#[cfg(feature = "redis-cluster")]
+pub(in crate::store::redis) fn slots(findings: &mut Findings<'_>, covered: Option<usize>) {
+    let all = usize::from(crate::store::redis::slot::SLOTS);
+    match covered {
+        None => {}
+        Some(covered) if covered == all => {
+            findings.add("slots", Level::Fine, "each slot of its cluster has a primary");
+        }
+        Some(covered) => {
+            let detail = format!("{} slots of its cluster have no primary", all - covered);
+            findings.add("slots", Level::Error, detail);
         }
     }
 }

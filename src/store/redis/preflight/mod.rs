@@ -8,6 +8,8 @@ use std::{error::Error, fmt, time::Duration};
 
 use dry_run::dry_run;
 pub(super) use inspect::inspect;
+#[cfg(feature = "redis-cluster")]
+use inspect::slots;
 use inspect::{clock, fsync};
 
 /// What was found out about the servers of a [`RedisStore`](crate::RedisStore), and what to do about
@@ -26,7 +28,7 @@ pub struct Finding {
     /// Host and port of the server it is about.
     pub server: String,
     /// What was looked at: `connection`, `version`, `role`, `eviction`, `memory`, `persistence`,
-    /// `replicas`, `scripts`, `clock`, `identity`.
+    /// `replicas`, `slots`, `scripts`, `clock`, `identity`.
     pub what: &'static str,
     /// How it is.
     pub level: Level,
@@ -53,6 +55,8 @@ pub enum Level {
 pub(super) struct Accepted {
     pub(super) eviction: Option<String>,
     pub(super) unguarded_failover: bool,
+    /// So many replicas are to have each claim.
+    pub(super) wait_for: u32,
     /// The shortest lease after which something is taken over.
     pub(super) takeover: Option<Duration>,
 }

@@ -1,11 +1,24 @@
 //! Preflight over a store's own connection, and what its owner accepts.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{Findings, Level, Preflight, clock, dry_run, fsync, inspect};
+use redis::Value;
+
+#[cfg(feature = "redis-cluster")]
+use super::slots;
+use super::{Finding, Findings, Level, Preflight, clock, dry_run, fsync, inspect};
 use crate::store::{
     RedisStore,
-    redis::{call, link::CONNECT_WITHIN, origin},
+    redis::{
+        Failure, call,
+        info::Info,
+        lane::Lane,
+        link::{CONNECT_WITHIN, Link},
+        origin,
+    },
 };
 
 impl RedisStore {
@@ -15,7 +28,7 @@ impl RedisStore {
     /// Danger: what is evicted is forgotten, and a forgotten operation runs again.
     #[must_use]
     pub fn accept_eviction(self, policy: &str) -> Self {
-        self.link.accept(|accepted| accepted.eviction = Some(policy.to_owned()));
+        self.reach.accept(|accepted| accepted.eviction = Some(policy.to_owned()));
         self
     }
 
@@ -26,7 +39,7 @@ impl RedisStore {
     /// same key may run on both.
     #[must_use]
     pub fn accept_unguarded_failover(self) -> Self {
-        self.link.accept(|accepted| accepted.unguarded_failover = true);
+        self.reach.accept(|accepted| accepted.unguarded_failover = true);
         self
     }
 
@@ -36,7 +49,7 @@ impl RedisStore {
     /// by more than a second is a warning.
     #[must_use]
     pub fn takeover_after(self, lease: Duration) -> Self {
-        self.link.accept(|accepted| accepted.takeover = Some(lease));
+        self.reach.accept(|accepted| accepted.takeover = Some(lease));
         self
     }
 
@@ -59,33 +72,60 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn preflight(&self) -> Preflight {
-        let address = self.link.address();
-        let accepted = self.link.accepted();
-        let mut findings = Findings::about(address);
+        let links = match self.reach.links().await {
+            Ok(links) => links,
+            Err(error) => {
+                let mut findings = Findings::about(self.reach.address());
+                findings.add("connection", Level::Error, error.to_string());
+                return Preflight::new(findings.into_vec());
+            }
+        };
+        let mut found = Vec::new();
+        for link in &links {
+            found.extend(self.look_at(link).await);
+        }
+        Preflight::new(found)
+    }
+
+    /// The findings about one server.
+    async fn look_at(&self, link: &Arc<Link>) -> Vec<Finding> {
+        let accepted = link.known.accepted();
+        let mut findings = Findings::about(link.address());
         let within = self.call_within.max(CONNECT_WITHIN);
         let asked = Instant::now();
-        let greeted = call::call(&self.link, "INFO", within, async |connection| {
-            let mut commands = origin::greeting();
-            commands.cmd("CONFIG").arg("GET").arg("appendfsync");
-            let mut answers = connection.send_all(&commands).await?;
-            let setting = answers.pop();
-            let (now_ms, info) = origin::greeted(answers)?;
-            // Asked once more, since connecting may have taken some of the time.
-            let (asked, now_ms) =
-                (Instant::now(), connection.server_time().await.unwrap_or(now_ms));
-            Ok((now_ms, asked.elapsed(), info, setting))
-        });
-        match greeted.await {
-            Err(error) => findings.add("connection", Level::Error, error.to_string()),
+        let greeted = call::call(link, "INFO", within, false, &Greet).await;
+        match greeted {
+            Err(wrong) => findings.add("connection", Level::Error, wrong.error.to_string()),
             Ok((now_ms, took, info, setting)) => {
                 let detail = format!("answered within {} ms", asked.elapsed().as_millis());
                 findings.add("connection", Level::Fine, detail);
-                inspect(&mut findings, info.as_ref(), false, &accepted);
+                inspect(&mut findings, info.as_ref(), link.known.is_in_cluster(), &accepted);
                 fsync(&mut findings, info.as_ref(), setting);
-                dry_run(&mut findings, self).await;
+                #[cfg(feature = "redis-cluster")]
+                slots(&mut findings, link.known.covered());
+                dry_run(&mut findings, self, link).await;
                 clock(&mut findings, now_ms, took, &accepted);
             }
         }
-        Preflight::new(findings.into_vec())
+        findings.into_vec()
+    }
+}
+
+/// The server's time, how long it took to tell, what it says about itself, and how often it syncs.
+struct Greet;
+
+impl call::Ask for Greet {
+    type Answer = (u64, Duration, Option<Info>, Option<Value>);
+
+    async fn ask(&self, lane: Lane<'_>) -> Result<Self::Answer, Failure> {
+        let mut commands = origin::greeting();
+        commands.cmd("CONFIG").arg("GET").arg("appendfsync");
+        let mut answers = lane.send_all(&commands).await?;
+        let setting = answers.pop();
+        let (now_ms, info) = origin::greeted(answers)?;
+        // Asked once more, since connecting may have taken some of the time.
+        let asked = Instant::now();
+        let now_ms = lane.connection.server_time().await.unwrap_or(now_ms);
+        Ok((now_ms, asked.elapsed(), info, setting))
     }
 }

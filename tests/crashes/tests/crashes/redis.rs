@@ -69,6 +69,23 @@ impl Redis {
         }
     }
 
+    /// Waits until a replica lacks something, if there is one: somebody has to go on writing.
+    pub(crate) async fn fall_behind(&self) {
+        let Some(replica) = &self.replica else { return };
+        replica.link.black_hole();
+        let started = Instant::now();
+        while self.behind(replica).await == 0 {
+            assert!(started.elapsed() < SOON, "nothing was written within {SOON:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// By how many bytes of writes.
+    async fn behind(&self, replica: &Replica) -> u64 {
+        let had = number(&self.current, "master_repl_offset").await;
+        had.saturating_sub(number(&replica.server, "slave_repl_offset").await)
+    }
+
     pub(crate) async fn flush(&self) {
         self.current.command(&["FLUSHALL"]).await;
     }
@@ -81,14 +98,14 @@ impl Redis {
             Fate::RestartedEmpty => self.current.restart().await,
             Fate::Replaced => {
                 let replica = self.replica.take().expect("it was expected");
-                let had = number(&self.current, "master_repl_offset").await;
-                let has = number(&replica.server, "slave_repl_offset").await;
+                let behind = self.behind(&replica).await;
                 self.current.kill();
                 replica.server.command(&["REPLICAOF", "NO", "ONE"]).await;
                 self.current = replica.server;
                 self.front.lead_to(self.current.address());
                 self.front.cut().await;
-                return had.saturating_sub(has);
+                assert!(behind > 0, "a replica that has everything is no loss");
+                return behind;
             }
         }
         0

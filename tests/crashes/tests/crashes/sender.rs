@@ -47,8 +47,8 @@ pub(crate) struct Heard {
 pub(crate) enum End {
     Acknowledged {
         status: u16,
+        content_type: String,
         text: String,
-        replayed: bool,
     },
     /// The last that was heard.
     Never(String),
@@ -92,12 +92,12 @@ impl Notification {
         let request = Request::post(path).header("content-type", "application/json");
         let request = request.body(body.to_string()).expect("these are all valid");
         let answer = Server::attempt(doors.get(to), request, within).await?;
-        let replayed = answer.headers().contains_key("idempotent-replayed");
+        let content_type = format!("{:?}", answer.headers().get("content-type"));
         let status = answer.status();
         let text = String::from_utf8_lossy(answer.body()).into_owned();
         Some(match (self.route, status) {
             (_, StatusCode::OK) | (Route::Pay, StatusCode::PAYMENT_REQUIRED) => {
-                End::Acknowledged { status: status.as_u16(), text, replayed }
+                End::Acknowledged { status: status.as_u16(), content_type, text }
             }
             (_, StatusCode::SERVICE_UNAVAILABLE) | (Route::Pay, StatusCode::CONFLICT) => {
                 End::Never(format!("{status} {text}"))

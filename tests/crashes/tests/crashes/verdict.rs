@@ -27,11 +27,11 @@ impl Wrong {
 /// Compares what was heard with the books. Every order must have been heard of.
 pub(crate) fn judge(books: &Books, heard: &[Heard]) -> Wrong {
     let mut wrong = Wrong { other: books.wrong_balances(), ..Wrong::default() };
-    let mut answers: BTreeMap<&str, BTreeSet<(u16, &str)>> = BTreeMap::new();
+    let mut answers: BTreeMap<&str, BTreeSet<(u16, &str, &str)>> = BTreeMap::new();
     for Heard { order, id, end } in heard {
         match end {
-            End::Acknowledged { status, text, .. } => {
-                answers.entry(order).or_default().insert((*status, text));
+            End::Acknowledged { status, content_type, text } => {
+                answers.entry(order).or_default().insert((*status, content_type, text));
             }
             End::Never(last) => wrong.other.push(format!("{id} was never acknowledged: {last}")),
             End::Unexpected(said) => wrong.other.push(format!("{id} was told {said}")),
@@ -49,11 +49,11 @@ pub(crate) fn judge(books: &Books, heard: &[Heard]) -> Wrong {
         let paid: Vec<_> = charges.iter().map(|charge| charge.id.as_str()).collect();
         let told: Vec<_> = answers.iter().collect();
         let agree = match told[..] {
-            [(200, text)] => {
+            [(200, _, text)] => {
                 let said: Vec<_> = text.split(' ').collect();
                 said[0] == "paid" && paid == said[1..2]
             }
-            [(402, text)] => text.starts_with("refused ") && paid.is_empty(),
+            [(402, _, text)] => text.starts_with("refused ") && paid.is_empty(),
             _ => false,
         };
         if !agree {

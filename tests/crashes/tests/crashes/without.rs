@@ -4,7 +4,7 @@
 use crate::{
     databases::Kind,
     redis::Fate,
-    storm::{Plan, Step, storm},
+    storm::{End, Plan, Step, storm},
     verdict::Wrong,
 };
 
@@ -20,7 +20,7 @@ async fn killed_at(
     let step = |shop| Step {
         shop,
         point,
-        stalls: false,
+        end: End::Killed,
         fate: Fate::Kept,
         fate_last: false,
         lacks_little: false,

@@ -92,8 +92,44 @@ async fn break_it(redis: &mut RedisServer) {
     redis.restart().await;
 }
 
+/// Everything that a Redis may refuse while it is there.
+async fn trouble_it(redis: &mut RedisServer) {
+    let calm = || sleep(Duration::from_millis(600));
+    calm().await;
+    // Full.
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    calm().await;
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    calm().await;
+    // Without the replicas that it should have.
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    calm().await;
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    calm().await;
+    redis.command(&["CLIENT", "PAUSE", "800", "WRITE"]).await;
+    sleep(Duration::from_millis(1000)).await;
+    redis.command(&["SCRIPT", "FLUSH"]).await;
+    calm().await;
+    // Demoted, and promoted again: its connections stay all the while.
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    calm().await;
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    sleep(Duration::from_millis(2500)).await;
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    calm().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_killed_stopped_and_restarted_under_load_loses_no_run_and_starts_none_twice() {
+    under_load(async |redis| break_it(redis).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_full_paused_demoted_and_without_replicas_under_load_starts_no_run_twice() {
+    under_load(async |redis| trouble_it(redis).await).await;
+}
+
+async fn under_load(trouble: impl AsyncFn(&mut RedisServer)) {
     let mut redis = RedisServer::builder().append_only().start().await;
     let site = Site::new().lease(LEASE);
     let servers = [site.server(&redis.url()), site.server(&redis.url())];
@@ -103,7 +139,7 @@ async fn redis_killed_stopped_and_restarted_under_load_loses_no_run_and_starts_n
         clients.spawn(load.clone().client([servers[0].address, servers[1].address]));
     }
     for _ in 0..times() {
-        break_it(&mut redis).await;
+        trouble(&mut redis).await;
     }
     let recovered = Instant::now();
     load.over.store(true, Relaxed);

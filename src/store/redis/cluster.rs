@@ -1,0 +1,371 @@
+//! A cluster: a connection for each primary, and which slot is whose. Nothing is sent again that may have
+//! been carried out: only what a node refused because the slot is another's is sent there.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use redis::{Cmd, Value};
+use tokio::time::{sleep, timeout, timeout_at};
+
+use super::{
+    Failure,
+    call::{Ask, Redirect, call},
+    guard::Guard,
+    info::Info,
+    link::{CONNECT_WITHIN, Link},
+    origin::{Origin, Place, dial, explain},
+    preflight::Accepted,
+    reply,
+    servers::Target,
+    slot::{SLOTS, Slots, slot},
+    tls::Tls,
+};
+use crate::store::{StoreError, StoreErrorKind};
+
+/// A call is sent on no more often: nodes that disagree for longer must agree first.
+const REDIRECTIONS: usize = 5;
+/// Between two redirections after the first: a failover or a move is going on.
+const REDIRECTION_PAUSE: Duration = Duration::from_millis(20);
+/// Whom to ask about the slots is asked no more often.
+const REFRESH_EACH: Duration = Duration::from_millis(200);
+/// How long one node may take to say whose the slots are.
+const NODE_WITHIN: Duration = Duration::from_millis(400);
+
+/// A cluster.
+pub(super) struct Cluster {
+    seeds: Vec<Target>,
+    tls: Option<Tls>,
+    address: String,
+    map: Mutex<Map>,
+    /// Held by whoever asks whose the slots are, so that one does.
+    refreshing: tokio::sync::Mutex<Option<Instant>>,
+    /// Whom to ask next.
+    next: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Map {
+    slots: Slots,
+    links: HashMap<Place, Arc<Link>>,
+    /// The histories of data that the cluster's nodes had, to know a successor by.
+    histories: HashSet<String>,
+    guards: Vec<Weak<Guard>>,
+    accepted: Accepted,
+    version: u64,
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: &[Target], tls: Option<Tls>, address: String) -> Arc<Self> {
+        Arc::new(Self {
+            seeds: seeds.to_vec(),
+            tls,
+            address,
+            map: Mutex::default(),
+            refreshing: tokio::sync::Mutex::default(),
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        // Nothing under the lock can leave it half changed.
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn look_after(&self, guard: &Arc<Guard>) {
+        guard.has_no_canary();
+        let mut map = self.map();
+        map.guards.retain(|guard| guard.strong_count() > 0);
+        map.guards.push(Arc::downgrade(guard));
+        map.links.values().for_each(|link| link.known.look_after(guard));
+    }
+
+    pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
+        let mut map = self.map();
+        change(&mut map.accepted);
+        let accepted = map.accepted.clone();
+        map.links.values().for_each(|link| link.known.accept(|known| *known = accepted.clone()));
+    }
+
+    /// Connects to all primaries, in the order of their slots.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
+        let connected = async {
+            self.refresh(0).await?;
+            let places = self.map().slots.in_order();
+            let links: Vec<_> = places.iter().map(|place| self.link(place)).collect();
+            for link in &links {
+                link.get().await?;
+            }
+            Ok(links)
+        };
+        match timeout(2 * CONNECT_WITHIN, connected).await {
+            Ok(connected) => connected,
+            Err(_) => Err(self.unreached("not all of its primaries answer")),
+        }
+    }
+
+    fn unreached(&self, why: &str) -> StoreError {
+        let message = format!("no connection to {}: {why}", self.address);
+        StoreError::new(StoreErrorKind::Unreachable, message)
+    }
+
+    /// One call about the record of this name.
+    pub(super) async fn call<A: Ask>(
+        self: &Arc<Self>,
+        what: &str,
+        name: &str,
+        within: Duration,
+        ask: &A,
+    ) -> Result<A::Answer, StoreError> {
+        let (slot, until) = (slot(name.as_bytes()), Instant::now() + within);
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut asked = None;
+        for nth in 0.. {
+            let (place, asking) = match asked.take() {
+                Some(place) => (place, true),
+                None => (self.owner(slot, until).await?, false),
+            };
+            let link = self.link(&place);
+            let wrong = match call(&link, what, left(), asking, ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(wrong) => wrong,
+            };
+            match wrong.redirect {
+                Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
+                    Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),
+                    Redirect::Ask(to) => asked = Some(to.seen_from(&place)),
+                },
+                _ => {
+                    // The node may be gone, and its slots another's by now.
+                    if !wrong.error.is_garbled() {
+                        self.refresh_soon();
+                    }
+                    return Err(wrong.error);
+                }
+            }
+            if nth > 0 {
+                sleep(REDIRECTION_PAUSE.min(left())).await;
+            }
+        }
+        Err(self.unreached("its nodes do not agree"))
+    }
+
+    /// Whose the slot is. Asks, if nothing is known.
+    async fn owner(self: &Arc<Self>, slot: u16, until: Instant) -> Result<Place, StoreError> {
+        for _ in 0..2 {
+            let version = {
+                let map = self.map();
+                if let Some(place) = map.slots.owner(slot) {
+                    return Ok(place.clone());
+                }
+                map.version
+            };
+            match timeout_at(until.into(), self.refresh(version)).await {
+                Ok(refreshed) => refreshed?,
+                Err(_) => return Err(self.unreached("nobody says in time whose the slots are")),
+            }
+        }
+        Err(self.unreached(&format!("slot {slot} is nobody's (CLUSTERDOWN)")))
+    }
+
+    /// The connection to a node.
+    fn link(self: &Arc<Self>, place: &Place) -> Arc<Link> {
+        let mut map = self.map();
+        if let Some(link) = map.links.get(place) {
+            return link.clone();
+        }
+        let target = Target { place: place.clone(), ..self.seeds[0].clone() };
+        let link = Link::new(Origin::Server { target, tls: self.tls.clone() }, place.to_string());
+        link.known.accept(|known| *known = map.accepted.clone());
+        map.guards.iter().filter_map(Weak::upgrade).for_each(|guard| link.known.look_after(&guard));
+        link.known.in_cluster(Member { cluster: Arc::downgrade(self), place: place.clone() });
+        map.links.insert(place.clone(), link.clone());
+        link
+    }
+
+    /// A node has said whose this slot is now.
+    fn moved(self: &Arc<Self>, slot: u16, to: Place) {
+        self.map().slots.set(slot, to);
+        // Others will have moved with it.
+        self.refresh_soon();
+    }
+
+    /// Asks in the background, unless that is being done.
+    fn refresh_soon(self: &Arc<Self>) {
+        if self.refreshing.try_lock().is_err() {
+            return;
+        }
+        let (cluster, version) = (Arc::downgrade(self), self.map().version);
+        tokio::spawn(async move {
+            if let Some(cluster) = cluster.upgrade() {
+                let _ = cluster.refresh(version).await;
+            }
+        });
+    }
+
+    /// Asks whose the slots are, unless that was found out since this version.
+    async fn refresh(self: &Arc<Self>, seen: u64) -> Result<(), StoreError> {
+        let mut last = self.refreshing.lock().await;
+        if self.map().version > seen {
+            return Ok(());
+        }
+        if let Some(pause) = last.and_then(|last| REFRESH_EACH.checked_sub(last.elapsed())) {
+            sleep(pause).await;
+        }
+        *last = Some(Instant::now());
+        let mut targets: Vec<_> = self.map().slots.nodes().to_vec();
+        targets.extend(self.seeds.iter().map(|seed| seed.place.clone()));
+        let mut why = String::new();
+        for _ in 0..targets.len() {
+            // Whoever was asked last may be gone, or behind.
+            let place = &targets[self.next.fetch_add(1, Relaxed) % targets.len()];
+            match timeout(NODE_WITHIN, self.slots(place)).await {
+                Ok(Ok(owners)) => {
+                    self.map().replace(owners);
+                    return Ok(());
+                }
+                Ok(Err(failure)) => {
+                    why = explain(&place.to_string(), "CLUSTER SLOTS", failure).to_string();
+                }
+                Err(_) => why = format!("no answer from {place} within {NODE_WITHIN:?}"),
+            }
+        }
+        Err(self.unreached(&why))
+    }
+
+    /// Asks one node whose the slots are.
+    async fn slots(&self, place: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
+        let target = Target { place: place.clone(), ..self.seeds[0].clone() };
+        let wire = dial(&target, self.tls.as_ref()).await?;
+        let mut command = Cmd::new();
+        command.arg("CLUSTER").arg("SLOTS");
+        match wire.send(&command).await? {
+            Value::ServerError(error) => Err(Failure::Server(error)),
+            Value::Array(ranges) => {
+                let owners: Option<Vec<_>> =
+                    ranges.iter().map(|range| owner(range, place)).collect();
+                // A node that has just forgotten, or not yet learned, all of them is no use.
+                let owners = owners.filter(|owners| !owners.is_empty());
+                Ok(owners.ok_or_else(|| reply::garbled("CLUSTER SLOTS"))?)
+            }
+            _ => Err(reply::garbled("CLUSTER SLOTS").into()),
+        }
+    }
+}
+
+/// A range of slots and its primary; replicas follow and are left alone.
+fn owner(range: &Value, asked: &Place) -> Option<(u16, u16, Place)> {
+    let Value::Array(fields) = range else { return None };
+    let [first, last, Value::Array(node), ..] = &fields[..] else { return None };
+    let number = |value| reply::number(value).and_then(|number| u16::try_from(number).ok());
+    let (first, last) = (number(first)?, number(last)?);
+    if first > last || last >= SLOTS {
+        return None;
+    }
+    let host = match node.first()? {
+        Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+        Value::Nil => String::new(),
+        _ => return None,
+    };
+    Some((first, last, Place::Tcp(host, number(node.get(1)?)?).seen_from(asked)))
+}
+
+impl Place {
+    /// A node that does not know its own address names none: it is where it was asked.
+    pub(super) fn seen_from(self, asked: &Self) -> Self {
+        match (self, asked) {
+            (Self::Tcp(host, port), Self::Tcp(known, _)) if host.is_empty() || host == "?" => {
+                Self::Tcp(known.clone(), port)
+            }
+            (place, _) => place,
+        }
+    }
+}
+
+impl Map {
+    /// All slots anew. Connections to nodes that have none any more are let go.
+    fn replace(&mut self, owners: Vec<(u16, u16, Place)>) {
+        self.slots.replace(owners);
+        let slots = &self.slots;
+        self.links.retain(|place, _| slots.nodes().contains(place));
+        self.version += 1;
+    }
+}
+
+/// What the connection to a node knows of the cluster it belongs to.
+pub(super) struct Member {
+    cluster: Weak<Cluster>,
+    place: Place,
+}
+
+impl Member {
+    /// Whether a record of this name is this node's.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        let Some(cluster) = self.cluster.upgrade() else { return false };
+        let map = cluster.map();
+        map.slots.owner(slot(name.as_bytes())) == Some(&self.place)
+    }
+
+    /// The node has been met for the first time. Whether it comes after another one, whose last writes it
+    /// may not have: then its history of data was that one's. One that came by slots that were moved to it
+    /// has a history of its own. Where that is not told it is taken for a successor, unless all of the
+    /// cluster is new to us.
+    pub(super) fn succeeds(&self, info: Option<&Info>) -> bool {
+        let Some(cluster) = self.cluster.upgrade() else { return false };
+        let mut map = cluster.map();
+        let histories = info.and_then(|info| Some((info.get("master_replid")?, info)));
+        let Some((history, info)) = histories else { return map.version > 1 };
+        let before = info.get("master_replid2").unwrap_or_default();
+        let succeeds = map.histories.contains(before);
+        map.histories.insert(history.to_owned());
+        succeeds
+    }
+
+    /// How many of the slots have a primary.
+    pub(super) fn covered(&self) -> usize {
+        let Some(cluster) = self.cluster.upgrade() else { return 0 };
+        let map = cluster.map();
+        map.slots.covered()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: &str, port: i64) -> Value {
+        Value::Array(vec![Value::BulkString(host.into()), Value::Int(port)])
+    }
+
+    fn range(first: i64, last: i64, node: Value) -> Value {
+        Value::Array(vec![Value::Int(first), Value::Int(last), node])
+    }
+
+    #[test]
+    fn a_range_names_its_primary_and_one_without_a_host_is_where_it_was_asked() {
+        let asked = Place::Tcp("10.0.0.1".into(), 6379);
+        let place = |host: &str, port| Place::Tcp(host.into(), port);
+        let read = |value: &Value| owner(value, &asked);
+        assert_eq!(read(&range(0, 9, node("n", 7))), Some((0, 9, place("n", 7))));
+        assert_eq!(read(&range(0, 9, node("", 7))), Some((0, 9, place("10.0.0.1", 7))));
+        assert_eq!(read(&range(0, 9, node("?", 7))), Some((0, 9, place("10.0.0.1", 7))));
+        for wrong in [
+            range(0, 16_384, node("n", 7)),
+            range(9, 0, node("n", 7)),
+            range(0, 9, node("n", 70_000)),
+            range(0, 9, Value::Nil),
+            Value::Nil,
+        ] {
+            assert_eq!(read(&wrong), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What is known of a server, whichever connection leads to it: which one it is, what it is fit for, and
+//! whose records it has.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+#[cfg(feature = "redis-cluster")]
+use super::cluster::Member;
+use super::{
+    guard::{Guard, Uneasy},
+    info::Info,
+    preflight::{Accepted, Findings, Level, Preflight, inspect},
+};
+use crate::telemetry;
+
+/// What is known of a server.
+pub(super) struct Known {
+    address: String,
+    fitness: Mutex<Fitness>,
+    /// Which server the records are trusted to.
+    identity: Mutex<Option<String>>,
+    /// Another one than before has them now.
+    pub(super) changed: Uneasy,
+    guards: Mutex<Vec<Weak<Guard>>>,
+    /// The server may have lost what this process has there, and has not been told it again.
+    to_be_written: AtomicBool,
+    #[cfg(feature = "redis-cluster")]
+    member: std::sync::OnceLock<Member>,
+}
+
+/// What is thought of the server.
+#[derive(Default)]
+struct Fitness {
+    accepted: Accepted,
+    /// What was last told of it.
+    told: Vec<(&'static str, Level)>,
+}
+
+impl Known {
+    pub(super) fn new(address: String) -> Self {
+        Self {
+            address,
+            fitness: Mutex::default(),
+            identity: Mutex::default(),
+            changed: Uneasy::default(),
+            guards: Mutex::default(),
+            to_be_written: AtomicBool::new(false),
+            #[cfg(feature = "redis-cluster")]
+            member: std::sync::OnceLock::new(),
+        }
+    }
+
+    fn fitness(&self) -> MutexGuard<'_, Fitness> {
+        // Nothing under the lock can leave it half changed.
+        self.fitness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records that are behind it.
+    pub(super) fn guards(&self) -> Vec<Arc<Guard>> {
+        let guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Looks after the records of one more prefix.
+    pub(super) fn look_after(&self, guard: &Arc<Guard>) {
+        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        guards.retain(|guard| guard.strong_count() > 0);
+        guards.push(Arc::downgrade(guard));
+    }
+
+    /// The server says which it is. Another one than before may not have what that one was told.
+    pub(super) fn met(&self, identity: &str) {
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref() == Some(identity) {
+            return;
+        }
+        let before = known.replace(identity.to_owned());
+        drop(known);
+        if before.is_some() {
+            self.has_changed();
+        }
+    }
+
+    fn has_changed(&self) {
+        self.changed.begin();
+        self.write_again();
+        telemetry::server_changed(&self.address);
+    }
+
+    /// The server may have lost what this process has there.
+    pub(super) fn write_again(&self) {
+        self.to_be_written.store(true, Relaxed);
+    }
+
+    pub(super) fn is_to_be_written(&self) -> bool {
+        self.to_be_written.load(Relaxed)
+    }
+
+    pub(super) fn was_written(&self) {
+        self.to_be_written.store(false, Relaxed);
+    }
+
+    /// It is a node of a cluster.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn in_cluster(&self, member: Member) {
+        // Said once, by whoever has made the link.
+        let _ = self.member.set(member);
+    }
+
+    /// Whether a record of this name is on this server.
+    pub(super) fn owns(&self, name: &str) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            return member.owns(name);
+        }
+        // Only a cluster needs it.
+        let _ = name;
+        true
+    }
+
+    /// What the server of a new connection says about itself, before anything can be claimed over it.
+    pub(super) fn greeted(&self, info: Option<&Info>) {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            let is_new = self.trusted().is_none();
+            if member.succeeds(info) && is_new && !self.changed.has_begun() {
+                self.has_changed();
+            }
+        }
+        if let Some(identity) = info.and_then(Info::identity) {
+            self.met(&identity);
+        }
+    }
+
+    /// Which server the records are trusted to, if it says so.
+    pub(super) fn trusted(&self) -> Option<String> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what is accepted of the server.
+    pub(super) fn accept(&self, change: impl FnOnce(&mut Accepted)) {
+        change(&mut self.fitness().accepted);
+    }
+
+    pub(super) fn accepted(&self) -> Accepted {
+        self.fitness().accepted.clone()
+    }
+
+    /// Whether it is a node of a cluster, as far as the program knows.
+    pub(super) fn is_in_cluster(&self) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        return self.member.get().is_some();
+        #[cfg(not(feature = "redis-cluster"))]
+        false
+    }
+
+    /// How many of the slots of its cluster have a primary.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn covered(&self) -> Option<usize> {
+        self.member.get().map(Member::covered)
+    }
+
+    /// Tells what is wrong with the server of a new connection, unless that was told before.
+    pub(super) fn tell_fitness(&self, info: Option<&Info>) {
+        let mut findings = Findings::about(&self.address);
+        inspect(&mut findings, info, self.is_in_cluster(), &self.accepted());
+        let report = Preflight::new(findings.into_vec());
+        let gist = report.gist();
+        let told = std::mem::replace(&mut self.fitness().told, gist.clone());
+        if told != gist {
+            telemetry::preflight(&self.address, &report, report.is_passed());
+        }
+    }
+}

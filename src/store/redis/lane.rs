@@ -1,0 +1,87 @@
+//! What one call has of a connection: commands and scripts over it, each allowed to a slot that is being
+//! moved if the call was sent there.
+
+use redis::{Cmd, Pipeline, Value};
+
+use super::{Failure, connection::Connection, link::Link, refused, reply::Reply, script::Script};
+
+/// A connection, lent to one call.
+#[derive(Clone, Copy)]
+pub(super) struct Lane<'a> {
+    pub(super) link: &'a Link,
+    pub(super) connection: &'a Connection,
+    /// The slot is being moved to this node: each command must say that it knows.
+    asking: bool,
+}
+
+impl<'a> Lane<'a> {
+    pub(super) fn new(link: &'a Link, connection: &'a Connection, asking: bool) -> Self {
+        Self { link, connection, asking }
+    }
+
+    /// Sends one command.
+    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        if !self.asking {
+            return self.connection.send(command).await;
+        }
+        let mut commands = Pipeline::with_capacity(2);
+        commands.cmd("ASKING").add_command(command.clone());
+        let mut answers = self.connection.send_all(&commands).await?;
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Sends one command and what is to be asked after it, in one write.
+    pub(super) async fn send_then(&self, command: &Cmd, then: &Cmd) -> Result<[Value; 2], Failure> {
+        let mut commands = Pipeline::with_capacity(3);
+        if self.asking {
+            commands.cmd("ASKING");
+        }
+        commands.add_command(command.clone()).add_command(then.clone());
+        let mut answers = self.connection.send_all(&commands).await?;
+        let then = answers.pop().unwrap_or_default();
+        Ok([answers.pop().unwrap_or_default(), then])
+    }
+
+    /// Sends several commands in one write and reads all answers.
+    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+        self.connection.send_all(commands).await
+    }
+
+    /// Runs a script by its hash, and by its text where the server does not know it.
+    pub(super) async fn run(
+        &self,
+        script: &'static Script,
+        command: &Cmd,
+    ) -> Result<Reply, Failure> {
+        let mut answer = self.send(command).await?;
+        if refused::is_no_script(&answer) {
+            answer = self.send(&script.spelled_out(command)).await?;
+        }
+        self.read(script, answer)
+    }
+
+    /// What a script answered that something was waited for after: the time it tells is long ago, and would
+    /// make the server's clock seem to be behind.
+    pub(super) fn read_late(
+        &self,
+        script: &'static Script,
+        answer: Value,
+    ) -> Result<Reply, Failure> {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+        let reply = Reply::read(script.name(), answer)?;
+        self.link.answered(self.connection, 0);
+        Ok(reply)
+    }
+
+    /// What a script answered.
+    pub(super) fn read(&self, script: &'static Script, answer: Value) -> Result<Reply, Failure> {
+        if let Value::ServerError(error) = answer {
+            return Err(Failure::Server(error));
+        }
+        let reply = Reply::read(script.name(), answer)?;
+        self.link.answered(self.connection, reply.now_ms);
+        Ok(reply)
+    }
+}

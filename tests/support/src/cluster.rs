@@ -1,0 +1,176 @@
+//! A real cluster of Redis for one test.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tokio::time::sleep;
+
+use crate::{RedisServer, database::free_port};
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const SLOTS: u16 = 16_384;
+
+/// Three primaries with a third of the slots each, and a replica of each if wished. Killed when it is
+/// dropped.
+#[derive(Debug)]
+pub struct RedisCluster {
+    /// The primaries, then the replica of each in the same order.
+    pub nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts one, and waits until all of its slots are served.
+    ///
+    /// # Panics
+    ///
+    /// When there is no `redis-server` (7.0 or newer), or it does not get ready.
+    pub async fn start(with_replicas: bool) -> Self {
+        let mut nodes = Vec::new();
+        let mut buses = Vec::new();
+        for _ in 0..if with_replicas { 6 } else { 3 } {
+            let bus = free_port().await;
+            nodes.push(RedisServer::builder().cluster_node(bus).start().await);
+            buses.push(bus);
+        }
+        let cluster = Self { nodes };
+        for (nth, node) in cluster.nodes.iter().enumerate() {
+            ok(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
+            let port = node.address().port().to_string();
+            let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &buses[nth].to_string()];
+            ok(&cluster.nodes[0], &meet).await;
+        }
+        let third = SLOTS / 3;
+        for (nth, first, last) in
+            [(0, 0, third - 1), (1, third, 2 * third - 1), (2, 2 * third, SLOTS - 1)]
+        {
+            let range = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
+            ok(&cluster.nodes[nth], &range).await;
+        }
+        cluster.ready().await;
+        cluster.replicate().await;
+        cluster
+    }
+
+    async fn ready(&self) {
+        let known = format!("cluster_known_nodes:{}", self.nodes.len());
+        for node in &self.nodes {
+            wait(async || {
+                let info = text(node.command(&["CLUSTER", "INFO"]).await);
+                info.contains("cluster_state:ok") && info.lines().any(|line| line == known)
+            })
+            .await;
+        }
+    }
+
+    async fn replicate(&self) {
+        for (nth, replica) in self.nodes.iter().enumerate().skip(3) {
+            let id = self.id(nth - 3).await;
+            wait(async || replica.command(&["CLUSTER", "REPLICATE", &id]).await == Value::Okay)
+                .await;
+            wait(async || text(replica.command(&["INFO"]).await).contains("master_link_status:up"))
+                .await;
+        }
+    }
+
+    /// The id of a node.
+    pub async fn id(&self, nth: usize) -> String {
+        text(self.nodes[nth].command(&["CLUSTER", "MYID"]).await)
+    }
+
+    /// The URLs of all nodes.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// The slot of a key.
+    pub async fn slot(&self, name: &str) -> u16 {
+        match self.nodes[0].command(&["CLUSTER", "KEYSLOT", name]).await {
+            Value::Int(slot) => slot.try_into().expect("a slot"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs one command about this key on whichever node answers it.
+    ///
+    /// # Panics
+    ///
+    /// When none does.
+    pub async fn command(&self, words: &[&str]) -> Value {
+        for node in &self.nodes {
+            // A node that was killed has no connection.
+            let Ok(client) = redis::Client::open(node.url()) else { continue };
+            let Ok(mut connection) = client.get_multiplexed_async_connection().await else {
+                continue;
+            };
+            let mut command = redis::Cmd::new();
+            for word in words {
+                command.arg(*word);
+            }
+            match connection.send_packed_command(&command).await {
+                Ok(Value::ServerError(_)) | Err(_) => {}
+                Ok(answer) => return answer,
+            }
+        }
+        panic!("no node answers {words:?}")
+    }
+
+    /// Begins to move a slot between two primaries: what is there stays, what is new goes to the other.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        let (source, target) = (self.id(from).await, self.id(to).await);
+        ok(&self.nodes[to], &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]).await;
+        ok(&self.nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
+    }
+
+    /// Moves the keys, and then the slot.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (slot, target) = (slot.to_string(), self.id(to).await);
+        let port = self.nodes[to].address().port().to_string();
+        loop {
+            let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, "10"];
+            let Value::Array(keys) = self.nodes[from].command(&keys).await else {
+                panic!("no keys")
+            };
+            if keys.is_empty() {
+                break;
+            }
+            for key in keys {
+                let key = text(key);
+                let migrate = ["MIGRATE", "127.0.0.1", &port, &key, "0", "1000"];
+                let answer = self.nodes[from].command(&migrate).await;
+                assert!(matches!(answer, Value::Okay | Value::SimpleString(_)), "{answer:?}");
+            }
+        }
+        for nth in [to, from] {
+            ok(&self.nodes[nth], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+        }
+    }
+}
+
+async fn ok(node: &RedisServer, words: &[&str]) {
+    let answer = node.command(words).await;
+    assert_eq!(answer, Value::Okay, "{words:?}");
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        other => panic!("{other:?} is no text"),
+    }
+}
+
+async fn wait(is_so: impl AsyncFn() -> bool) {
+    let started = Instant::now();
+    while !is_so().await {
+        assert!(started.elapsed() < READY_WITHIN, "the cluster does not get ready");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
