@@ -309,6 +309,15 @@ async fn a_token_that_is_bound_to_its_owner_is_replayed_to_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_only_observed_is_not_replayed_from_memory_either() {
+    let house = house(api().observe());
+    for runs in 1..=3 {
+        house.send("k").await;
+        assert_eq!(house.runs(), runs);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_layer_that_is_told_to_end_replays_nothing_more_from_memory_either() {
     let house = house(api());
     house.send("k").await.is_executed();
