@@ -14,7 +14,7 @@ use tower::{
     util::BoxCloneSyncService,
 };
 use tower_idempotency::client::{
-    ClientLayer, FetchToken, KeyLayer, Resend, TokenLayer, posted, posted_to,
+    ClientLayer, FetchToken, Key, KeyLayer, Resend, TokenLayer, posted, posted_to,
 };
 
 use crate::server::{Answer, Body, Server, hears, post, request, status, with};
@@ -133,6 +133,33 @@ async fn a_token_is_posted_for_through_the_same_service_with_the_same_credential
     assert_eq!(sent.head.uri, "http://shop.example:8080/charge?a=b");
     assert_eq!(sent.header("content-type"), Some("text/plain"));
     assert_eq!(sent.header("x-once-token"), Some("t-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_token_is_another_one_and_has_not_the_operations_key() {
+    let server = Server::new([in_a_header()]);
+    // The caller's layer has a header of its own, and a key stands in the usual one too.
+    let client = ServiceBuilder::new()
+        .layer(KeyLayer::new().header("X-Request-Key"))
+        .layer(ClientLayer::new())
+        .layer(TokenLayer::new("X-Once-Token", posted("/token").header("X-Token")))
+        .service(server.clone());
+    let mut request = post();
+    request.extensions_mut().insert(Key::new("order-7").unwrap());
+    for (name, value) in [("content-digest", "sha-256=:AA==:"), ("accept", "text/plain")] {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    assert_eq!(hears(client, request).await, Ok(200));
+    let [asked, sent] = &server.sent()[..] else { panic!("two requests") };
+    for name in ["idempotency-key", "x-request-key", "content-digest"] {
+        assert!(sent.header(name).is_some(), "{name} is the operation's");
+        assert_eq!(asked.header(name), None, "{name}");
+    }
+    assert_eq!(asked.header("accept"), Some("text/plain"));
+    assert!(
+        asked.head.extensions.get::<Key>().is_none(),
+        "nor does anything inside make one of it"
+    );
 }
 
 #[tokio::test(start_paused = true)]
