@@ -246,13 +246,7 @@ impl Posted {
                     Err(format!("the answer has no header {name} with a one-time token").into())
                 }
             },
-            Place::Text => {
-                let text = String::from_utf8(whole(body).await?)?;
-                match text.trim() {
-                    "" => Err("the answer is empty, and should be a one-time token".into()),
-                    token => Ok(token.to_owned()),
-                }
-            }
+            Place::Text => Ok(String::from_utf8(whole(body).await?)?.trim().to_owned()),
             Place::Json(pointer) => {
                 let json: serde_json::Value = serde_json::from_slice(&whole(body).await?)?;
                 match json.pointer(pointer).and_then(serde_json::Value::as_str) {
@@ -384,6 +378,9 @@ where
 
 /// The token as it is sent. It is shown in no log that heeds the mark of a secret.
 fn value(token: &str) -> Result<HeaderValue, BoxError> {
+    if token.trim().is_empty() {
+        return Err("the one-time token that was fetched is empty".into());
+    }
     let mut value = HeaderValue::from_str(token)?;
     value.set_sensitive(true);
     Ok(value)

@@ -190,6 +190,20 @@ async fn an_answer_without_a_token_is_an_error_that_says_where_it_was_looked_for
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_with_an_empty_token_wherever_that_came_from() {
+    let fetch = |_: Parts| std::future::ready(Ok::<_, io::Error>(" ".to_owned()));
+    let server = Server::default();
+    let heard = hears(client(&server, fetch), post()).await.unwrap_err();
+    assert!(heard.contains("is empty") && server.sent().is_empty(), "{heard}");
+
+    let server = Server::new(vec![with(201, "x-token", ""); 9]);
+    let fetch = posted("/token").header("X-Token");
+    let heard = hears(client(&server, fetch), post()).await.unwrap_err();
+    assert!(heard.contains("is empty"), "{heard}");
+    assert!(server.sent().iter().all(|sent| sent.head.uri == "/token"));
+}
+
 /// Answers this where it is asked for a token, and else the token it was sent.
 async fn json(answer: &'static str, request: Request<Body>) -> Result<Response<Body>, io::Error> {
     Ok(match request.headers().get("x-once-token") {
@@ -203,10 +217,11 @@ async fn a_token_is_the_answer_or_stands_in_a_field_of_its_json() {
     for (fetch, answer, expected) in [
         (posted("/token"), "t-1", Ok("t-1")),
         (posted("/token"), "\r\nt-1 \n", Ok("t-1")),
-        (posted("/token"), " \n", Err("the answer is empty")),
+        (posted("/token"), " \n", Err("is empty")),
         (posted("/token"), "a\nb", Err("failed to parse header value")),
         (posted("/token").json("/token"), r#"{"token": "t-1"}"#, Ok("t-1")),
         (posted("/token").json("/data/0"), r#"{"data": ["t-1"]}"#, Ok("t-1")),
+        (posted("/token").json("/token"), r#"{"token": ""}"#, Err("is empty")),
         (posted("/token").json("/token"), r#"{"token": 7}"#, Err("no text at /token")),
         (
             posted("/token").json("/token"),
