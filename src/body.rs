@@ -51,7 +51,9 @@ pin_project! {
     ///
     /// Where no rule matched it is the body as it came; else it has been read whole, and its bytes
     /// and trailers are the ones that were sent. Its errors are those of the body as it came; one that
-    /// was read whole has none. An axum handler sees nothing of it.
+    /// was read whole has none. An axum handler sees nothing of it. Under
+    /// [`Policy::observe`](crate::Policy::observe) one that is too large or too slow is what was read of
+    /// it, and then the rest as it comes.
     #[derive(Debug)]
     pub struct RequestBody<B> {
         #[pin]
@@ -66,7 +68,15 @@ pin_project! {
         Untouched { #[pin] body: B },
         // In a box, so that a body that passes through is no larger for it.
         Whole { whole: Box<Whole> },
+        Begun { begun: Box<Begun<B>> },
     }
+}
+
+/// A body of which some was read.
+#[derive(Debug)]
+struct Begun<B> {
+    chunks: VecDeque<Bytes>,
+    rest: Pin<Box<B>>,
 }
 
 impl<B> RequestBody<B> {
@@ -76,6 +86,11 @@ impl<B> RequestBody<B> {
 
     pub(crate) fn whole(whole: Whole) -> Self {
         Self { inner: RequestKind::Whole { whole: Box::new(whole) } }
+    }
+
+    /// What was read, and then the rest as it comes.
+    pub(crate) fn begun(chunks: VecDeque<Bytes>, rest: Pin<Box<B>>) -> Self {
+        Self { inner: RequestKind::Begun { begun: Box::new(Begun { chunks, rest }) } }
     }
 }
 
@@ -99,6 +114,10 @@ where
         match self.project().inner.project() {
             RequestProjection::Untouched { body } => body.poll_frame(cx),
             RequestProjection::Whole { whole } => Poll::Ready(whole.next_frame().map(Ok)),
+            RequestProjection::Begun { begun } => match begun.chunks.pop_front() {
+                Some(chunk) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
+                None => begun.rest.as_mut().poll_frame(cx),
+            },
         }
     }
 
@@ -106,6 +125,7 @@ where
         match &self.inner {
             RequestKind::Untouched { body } => body.is_end_stream(),
             RequestKind::Whole { whole } => whole.is_end(),
+            RequestKind::Begun { begun } => begun.chunks.is_empty() && begun.rest.is_end_stream(),
         }
     }
 
@@ -113,6 +133,7 @@ where
         match &self.inner {
             RequestKind::Untouched { body } => body.size_hint(),
             RequestKind::Whole { whole } => whole.size_hint(),
+            RequestKind::Begun { begun } => longer(begun.rest.size_hint(), &begun.chunks),
         }
     }
 }
@@ -251,18 +272,20 @@ where
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(whole) => whole.size_hint(),
-            Self::Unfinished { chunks, rest } => {
-                let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
-                let rest = rest.size_hint();
-                let mut hint = SizeHint::new();
-                hint.set_lower(rest.lower().saturating_add(before));
-                if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(before)) {
-                    hint.set_upper(upper);
-                }
-                hint
-            }
+            Self::Unfinished { chunks, rest } => longer(rest.size_hint(), chunks),
             // What was left to come is not known any more.
             Self::Broken { .. } => SizeHint::new(),
         }
     }
+}
+
+/// The size of a body with these chunks before it.
+fn longer(rest: SizeHint, chunks: &VecDeque<Bytes>) -> SizeHint {
+    let before: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+    let mut hint = SizeHint::new();
+    hint.set_lower(rest.lower().saturating_add(before));
+    if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(before)) {
+        hint.set_upper(upper);
+    }
+    hint
 }

@@ -10,6 +10,7 @@ use crate::{
     rule::{Rule, Rules},
     service::Idempotency,
     store::Store,
+    telemetry,
     usage::Usage,
 };
 
@@ -56,6 +57,9 @@ pub(crate) struct Configuration {
 impl IdempotencyLayer {
     /// A layer over this store with these rules, or this rule.
     ///
+    /// With the feature `metrics`, a recorder must be installed before: what is made without one counts
+    /// nothing.
+    ///
     /// # Panics
     ///
     /// When a rule that is given alone is for no request ([`Rules::try_add`]).
@@ -63,6 +67,7 @@ impl IdempotencyLayer {
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
         let shared = Arc::new(Shared::new(Arc::new(store)));
         let rules = rules.into();
+        telemetry::begin(rules.iter());
         let usage = Arc::new(Usage::new(&rules));
         Self { configuration: Arc::new(Configuration { shared, rules, usage }) }
     }

@@ -72,7 +72,7 @@
 //!   again, and an event tells of it; but a delivery may have run meanwhile.
 //! * After [`Policy::retention`], and for unfinished operations after [`Policy::hold`], an identity
 //!   is new.
-//! * [`Policy::rerun_abandoned`], [`Policy::run_unprotected`] and a verdict that is wrong
+//! * [`Policy::observe`], [`Policy::rerun_abandoned`], [`Policy::run_unprotected`] and a verdict that is wrong
 //!   ([`Policy::resolve_abandoned`], [`Store::resolve`]) run twice what they run twice.
 //! * A handler that has an effect and then says that it did not happen has it again.
 //! * The same operation under another identity is another operation.
@@ -108,6 +108,7 @@
 //! |---|---|
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
+//! | `metrics` | counters, times and gauges through the [`metrics`](https://docs.rs/metrics) facade: [what each is](crate::operating#what-is-counted) |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `redis-cluster` | a cluster of Redis or Valkey, its slots followed by the store itself |
 //! | `redis-sentinel` | a primary that sentinels name, followed through failovers |
@@ -172,7 +173,7 @@ pub use identity::{
 pub use identity::{Xml, xml};
 pub use layer::IdempotencyLayer;
 pub use ledger::{Abandoned, Ledger, LedgerEntry, LedgerError, Resolution, Resolver, Sealed};
-pub use operation::{Drained, Handled, Operation};
+pub use operation::{Drained, Handled, Operation, Would};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{
     Answer, ClaimToken, Fence, Fingerprint, Grant, Mark, OneTimeToken, Outcome, Previous,

@@ -55,6 +55,28 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
+    /// All there are, for metrics that begin at zero.
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Self; 17] = [
+        Self::IdentityMissing,
+        Self::IdentityMalformed,
+        Self::BodyCutShort,
+        Self::BodyTooLarge,
+        Self::BodyTooSlow,
+        Self::Mismatch,
+        Self::InProgress,
+        Self::OutcomeUnknown,
+        Self::AnswerNotKept,
+        Self::TokenMissing,
+        Self::TokenUnknown,
+        Self::StoreUnavailable,
+        Self::RecordUnreadable,
+        Self::ShuttingDown,
+        Self::ScopeMissing,
+        Self::NotVerified,
+        Self::BusinessKeyMissing,
+    ];
+
     /// Its name in words: `identity-missing`. It never changes: it is the name of its page in
     /// [`problems`](crate::problems), part of the problem's `type`, and the beginning of a
     /// `grpc-message`.

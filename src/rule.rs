@@ -12,7 +12,10 @@ use std::{
 
 use http::Method;
 
-use crate::policy::Policy;
+use crate::{
+    policy::Policy,
+    telemetry::{Metrics, RuleMetrics},
+};
 
 /// A name, a policy, and the requests it is for.
 ///
@@ -26,6 +29,7 @@ pub struct Rule {
     methods: Option<Vec<Method>>,
     /// Whether it was told that its handler does not enter the ledger.
     pub(crate) not_entered: Arc<AtomicBool>,
+    metrics: RuleMetrics,
 }
 
 impl Rule {
@@ -62,6 +66,7 @@ impl Rule {
             path: None,
             methods: None,
             not_entered: Arc::default(),
+            metrics: RuleMetrics::default(),
         })
     }
 
@@ -100,6 +105,11 @@ impl Rule {
     /// The path pattern, if it has one.
     pub fn pattern(&self) -> Option<&str> {
         self.path.as_deref()
+    }
+
+    /// What is counted of its requests.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        self.metrics.of(&self.name)
     }
 
     /// The policy.

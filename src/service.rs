@@ -106,6 +106,10 @@ where
         drop(mem::replace(&mut self.inner, inner.clone()));
         let span = telemetry::request_span(rule.name());
         let shared = self.configuration.shared.clone();
+        if rule.policy().observe {
+            let work = operation::observe(shared, rule, inner, request, span.clone());
+            return ResponseFuture::protected(work.instrument(span));
+        }
         let work = operation::run(shared, rule, inner, request, span.clone());
         ResponseFuture::protected(work.instrument(span))
     }

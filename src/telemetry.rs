@@ -4,13 +4,22 @@
 //! what a client sent, and is written with its control characters escaped: a line break in an identity
 //! must not make a line of its own in a log.
 
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "telemetry/no_metrics.rs"]
+mod metrics;
+
 use std::{fmt, time::Duration};
+
+use metrics::{Count, count};
+pub(crate) use metrics::{During, Metrics, RuleMetrics, Timer, begin};
 
 use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
 use crate::{
     ledger::LedgerError,
-    operation::Subject,
+    operation::{Subject, Why, Would},
     operations::Found,
     record::{Fence, Grant, RecordKey, State, Unreadable, ValueError},
     refusal::{Refusal, RefusalKind},
@@ -20,7 +29,7 @@ use crate::{
 
 /// The span of one protected request.
 pub(crate) fn request_span(rule: &str) -> Span {
-    info_span!("idempotency", rule, key = Empty, handled = Empty, attempt = Empty)
+    info_span!("idempotency", rule, key = Empty, handled = Empty, attempt = Empty, would = Empty)
 }
 
 pub(crate) fn record_key(span: &Span, key: &RecordKey) {
@@ -29,17 +38,22 @@ pub(crate) fn record_key(span: &Span, key: &RecordKey) {
     }
 }
 
-pub(crate) fn record_attempt(span: &Span, attempt: u32) {
+pub(crate) fn record_attempt(span: &Span, rule: &Rule, attempt: u32) {
     span.record("attempt", attempt);
+    if attempt > 1 {
+        rule.metrics().executed_again.increment(1);
+    }
 }
 
-/// `how` is `executed`, `replayed`, `passed`, or the name of a refusal.
-pub(crate) fn record_handled(span: &Span, how: &'static str) {
+/// `how` is `executed`, `replayed`, `passed`, `observed`, or the name of a refusal.
+pub(crate) fn record_handled(span: &Span, rule: &Rule, how: &'static str) {
     span.record("handled", how);
+    rule.metrics().handled(how);
 }
 
 /// A request met an operation that was started and gave no sign of life.
 pub(crate) fn abandoned(subject: &Subject, record: &AbandonedRecord) {
+    subject.rule.metrics().abandoned.increment(1);
     warn!(
         rule = subject.rule.name(),
         key = subject.record.digest(),
@@ -74,6 +88,57 @@ pub(crate) fn refused(rule: &Rule, refusal: &Refusal) {
     );
 }
 
+/// What would have become of a request that was only observed.
+fn observed(span: &Span, rule: &Rule, would: Would) {
+    record_handled(span, rule, "observed");
+    span.record("would", would.name());
+    rule.metrics().observed(would.name());
+}
+
+/// The same: it would have got a stored answer.
+pub(crate) fn would_have_replayed(span: &Span, rule: &Rule, key: &RecordKey) {
+    observed(span, rule, Would::Replay);
+    info!(
+        rule = rule.name(),
+        key = key.digest(),
+        "would have been replayed: the policy only observes, so the handler runs again for an operation \
+         that is done"
+    );
+}
+
+/// The same: it would have waited.
+pub(crate) fn would_have_waited(span: &Span, rule: &Rule, key: &RecordKey) {
+    observed(span, rule, Would::Wait);
+    info!(
+        rule = rule.name(),
+        key = key.digest(),
+        "would have waited: the policy only observes, so the handler runs beside another delivery's run \
+         of the same operation"
+    );
+}
+
+/// The same: it would have been refused.
+pub(crate) fn would_have_refused(
+    span: &Span,
+    rule: &Rule,
+    key: Option<&RecordKey>,
+    kind: RefusalKind,
+    why: &Why,
+) {
+    observed(span, rule, Would::Refuse(kind));
+    // The detail may have what a client sent; it is a secret where the label is.
+    let detail = why.detail.as_ref().filter(|_| !rule.policy().private_label);
+    warn!(
+        rule = rule.name(),
+        key = key.map(RecordKey::digest),
+        reason = kind.name(),
+        detail,
+        fields = ?why.fields,
+        "would have been refused: the policy only observes, so the handler runs without protection: what \
+         is refused once it is enforced, its clients or its policy must mend before"
+    );
+}
+
 /// No request has met a rule.
 pub(crate) fn rule_never_hit(rule: &Rule, passed: u64) {
     warn!(
@@ -98,6 +163,7 @@ pub(crate) fn mismatch(subject: &Subject, fields: Option<&[String]>) {
 
 /// An abandoned operation runs again, as its policy wants it.
 pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
+    subject.rule.metrics().rerun.increment(1);
     warn!(
         rule = subject.rule.name(),
         key = grant.key.digest(),
@@ -111,6 +177,7 @@ pub(crate) fn rerun(subject: &Subject, grant: &Grant) {
 
 /// The end of an execution is not known.
 pub(crate) fn outcome_uncertain(subject: &Subject, grant: &Grant, why: &str) {
+    subject.rule.metrics().uncertain.increment(1);
     warn!(
         rule = subject.rule.name(),
         key = grant.key.digest(),
@@ -172,6 +239,7 @@ pub(crate) fn settled(operation: &Found, verdict: &str, reason: &str, force: boo
 
 /// An execution is not the owner of its record any more.
 pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
+    count(Count::FencedOff);
     let state = match found {
         Written::Lost(state) => Some(state),
         _ => None,
@@ -190,6 +258,7 @@ pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
 
 /// The answer could not be stored yet.
 pub(crate) fn not_stored(grant: &Grant, error: &StoreError) {
+    count(Count::NotStored);
     warn!(
         key = grant.key.digest(),
         attempt = grant.attempt,
@@ -201,6 +270,7 @@ pub(crate) fn not_stored(grant: &Grant, error: &StoreError) {
 
 /// The answer will not be stored.
 pub(crate) fn never_stored(grant: &Grant, why: &'static str) {
+    count(Count::NeverStored);
     error!(
         key = grant.key.digest(),
         label = ?String::from_utf8_lossy(&grant.label),
@@ -249,6 +319,7 @@ pub(crate) fn data_lost(grant: &Grant, doing: &'static str) {
         // It was run unprotected: there was nothing to be lost.
         return;
     }
+    count(Count::DataLost);
     error!(
         key = grant.key.digest(),
         doing,
@@ -287,6 +358,7 @@ pub(crate) fn lease_lapsed(grant: &Grant) {
 
 /// A request runs without a grant, as its policy wants it.
 pub(crate) fn run_unprotected(subject: &Subject, error: &str) {
+    subject.rule.metrics().unprotected.increment(1);
     warn!(
         rule = subject.rule.name(),
         key = subject.record.digest(),
@@ -309,6 +381,7 @@ pub(crate) fn store_unavailable(subject: &Subject, error: &str) {
 /// The store failed again and again.
 #[cfg(feature = "redis")]
 pub(crate) fn store_suspended(address: &str, error: &dyn fmt::Display) {
+    metrics::store_suspended(true);
     warn!(
         address,
         %error,
@@ -331,6 +404,7 @@ pub(crate) fn server_changed(address: &str) {
 /// The canary of a prefix is gone.
 #[cfg(feature = "redis")]
 pub(crate) fn records_lost(address: &str, prefix: &str) {
+    count(Count::RecordsLost);
     error!(
         address,
         prefix,
@@ -366,9 +440,16 @@ pub(crate) fn preflight(address: &str, report: &dyn fmt::Display, passed: bool) 
     }
 }
 
+/// Nobody asks any more whether the store answers again.
+#[cfg(feature = "redis")]
+pub(crate) fn store_forgotten() {
+    metrics::store_suspended(false);
+}
+
 /// The store answers again.
 #[cfg(feature = "redis")]
 pub(crate) fn store_back(address: &str, away: Duration) {
+    metrics::store_suspended(false);
     info!(address, away_ms = away.as_millis() as u64, "store back: it answers again");
 }
 

@@ -136,7 +136,7 @@ impl<DB: Dialect> DedupTable<DB> {
         match self.insert(tx, ids).await? {
             Met::New(id) => {
                 operation.entered();
-                Ok(Entry::New(DedupRow::new(self.table, id, operation.clone())))
+                Ok(Entry::New(DedupRow::new(*self, id, operation.clone())))
             }
             Met::Row(columns) => {
                 let answer = stored::answer(self.table, columns)
@@ -343,6 +343,18 @@ impl<DB: Dialect> DedupTable<DB> {
                 Ok(row.map(Met::Row))
             }
         }
+    }
+
+    /// Whether the row with this id is this operation's.
+    pub(crate) async fn holds(
+        &self,
+        on: &mut DB::Connection,
+        id: i64,
+        operation: &Operation,
+    ) -> Result<bool, Error> {
+        let ids = Ids::of(self.rule, operation)?;
+        let row = self.row(on, "delivery_id", ids, ids.delivery_id, "").await?;
+        Ok(row.is_some_and(|row| row.0 == id))
     }
 
     async fn row(

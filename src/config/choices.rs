@@ -132,6 +132,7 @@ pub(super) const CHOICES: &[(&str, Parse)] = &[
         )
     }),
     ("run_unprotected", |value| switch(value, |policy, on| policy.run_unprotected = on)),
+    ("observe", |value| switch(value, |policy, on| policy.observe = on)),
     ("keep_cookies", |value| switch(value, |policy, on| policy.keep_cookies = on)),
     ("private_label", |value| switch(value, |policy, on| policy.private_label = on)),
 ];

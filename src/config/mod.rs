@@ -39,7 +39,7 @@ use crate::rule::Rules;
 /// | `lease`, `retention`, `hold`, `max_run`, `wait`, `call_within`, `claim_within`, `body_within` | a time: `"500ms"`, `"30s"`, `"7d"`, `"1h30m"`; `m` is minutes, `M` months |
 /// | `body_limit`, `answer_limit` | a number of bytes, or `"64KiB"`, `"1MiB"` |
 /// | `keep`, `release`, `uncertain` | a list of statuses: `[402, 409]` |
-/// | `strict`, `optional`, `no_fingerprint`, `rerun_abandoned`, `run_unprotected`, `keep_cookies`, `private_label` | `true` or `false` |
+/// | `strict`, `optional`, `no_fingerprint`, `rerun_abandoned`, `run_unprotected`, `observe`, `keep_cookies`, `private_label` | `true` or `false` |
 /// | `verify`, `keep_if`, `on_mismatch`, `refuse_with`, `resolve_abandoned`, `ledger` | the name of a registered hook |
 ///
 /// All but the first four are the setters of [`Policy`](crate::Policy) by their names, with its

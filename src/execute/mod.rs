@@ -118,6 +118,7 @@ impl Idempotent {
         if let Err(error) = rule.is_for_jobs() {
             panic!("{error}");
         }
+        telemetry::begin(std::iter::once(&rule));
         let shared = Arc::new(Shared::new(Arc::new(store)));
         Self { shared, rule: Arc::new(rule), scope: Bytes::new() }
     }

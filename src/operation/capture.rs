@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    body::{BoxError, Whole},
+    body::{BoxError, RequestBody, Whole},
     refusal::{Refusal, RefusalKind},
 };
 
@@ -104,25 +104,60 @@ where
     let until = Instant::now() + within;
     loop {
         let Ok(step) = timeout_at(until, chunks.next(body.as_mut(), limit)).await else {
-            return Err(Refusal::new(
-                RefusalKind::BodyTooSlow,
-                format!("the body was not whole after {} s", within.as_secs_f32()),
-            ));
+            return Err(too_slow(within));
         };
         match step {
             Step::More => {}
             Step::End => return Ok(chunks.into_whole()),
             Step::TooLarge => return Err(too_large(limit)),
-            Step::Failed(error) => {
-                let error = error.into();
-                return Err(if is_length_limit(&*error) {
-                    too_large_for_a_layer_outside()
-                } else {
-                    cut_short()
-                });
-            }
+            Step::Failed(error) => return Err(broken(&*error.into())),
         }
     }
+}
+
+/// Reads a request's body that will be passed on whatever comes of it: whole, or why it would be refused
+/// and what is passed on of it. Of a body that broke off there is nothing to pass on.
+pub(super) async fn observed_body<B>(
+    body: B,
+    limit: usize,
+    within: Duration,
+) -> Result<Whole, (Refusal, Option<RequestBody<B>>)>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    if body.is_end_stream() {
+        return Ok(Whole::default());
+    }
+    if body.size_hint().lower() > limit as u64 {
+        return Err((too_large(limit), Some(RequestBody::untouched(body))));
+    }
+    let mut chunks = Chunks::default();
+    // On the heap, because it may have to be passed on half read.
+    let mut body = Box::pin(body);
+    let until = Instant::now() + within;
+    loop {
+        let refusal = match timeout_at(until, chunks.next(body.as_mut(), limit)).await {
+            Ok(Step::More) => continue,
+            Ok(Step::End) => return Ok(chunks.into_whole()),
+            Ok(Step::Failed(error)) => return Err((broken(&*error.into()), None)),
+            Ok(Step::TooLarge) => too_large(limit),
+            Err(_) => too_slow(within),
+        };
+        // Trailers end a body, so there are none yet when it goes on.
+        return Err((refusal, Some(RequestBody::begun(chunks.chunks, body))));
+    }
+}
+
+fn too_slow(within: Duration) -> Refusal {
+    Refusal::new(
+        RefusalKind::BodyTooSlow,
+        format!("the body was not whole after {} s", within.as_secs_f32()),
+    )
+}
+
+fn broken(error: &(dyn Error + 'static)) -> Refusal {
+    if is_length_limit(error) { too_large_for_a_layer_outside() } else { cut_short() }
 }
 
 pub(super) fn too_large(limit: usize) -> Refusal {

@@ -27,7 +27,7 @@ use crate::{
     policy::Ending,
     record::{Answer, Outcome, Previous, encode},
     refusal::is_grpc,
-    telemetry,
+    telemetry::{self, During, Timer},
 };
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
@@ -36,6 +36,7 @@ const EVENT_STREAM: &[u8] = b"text/event-stream";
 pub(super) struct Execution {
     pub(super) operation: Operation,
     pub(super) settlement: Settlement,
+    _in_flight: During,
 }
 
 /// What everybody gets in place of an execution's own answer.
@@ -70,8 +71,9 @@ impl Execution {
         if grant.previous == Previous::AbandonedUnknown {
             telemetry::rerun(&subject, &grant);
         }
+        let in_flight = subject.rule.metrics().in_flight();
         let settlement = Settlement::new(shared, subject, grant, watched, claims_until);
-        Some(Self { operation, settlement })
+        Some(Self { operation, settlement, _in_flight: in_flight })
     }
 
     pub(super) fn attempt(&self) -> u32 {
@@ -93,11 +95,16 @@ impl Execution {
     /// happened, whatever else is said of it.
     pub(super) fn row(&self) -> Option<&Answer> {
         let policy = self.operation.subject().rule.policy();
-        self.operation.row().filter(|_| policy.ledger.is_some())
+        self.operation.row().filter(|_| policy.ledger.is_some() && !policy.observe)
     }
 
     /// Stores an answer, with its row where there is a ledger.
     pub(super) async fn store(&self, answer: Answer) -> InPlace {
+        if self.operation.subject().rule.policy().observe {
+            // A row would change what the next handler does, and the client gets what its handler said.
+            self.settlement.keep(answer).await;
+            return InPlace::Nothing;
+        }
         self.store_truth(seal(&self.operation, answer).await).await
     }
 
@@ -155,7 +162,10 @@ where
         };
         Ok(Done { head, body })
     });
-    match handler.await {
+    let timer = Timer::start();
+    let ended = handler.await;
+    execution.operation.subject().rule.metrics().ran(timer);
+    match ended {
         Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
         Ok(Err(error)) => {
             execution.settlement.uncertain("the handler ended in an error").await;
@@ -215,7 +225,9 @@ impl Execution {
             Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
             Err(panic) => {
                 self.settlement.uncertain("Policy::keep_if panicked").await;
-                return Err(panic);
+                if !self.operation.subject().rule.policy().observe {
+                    return Err(panic);
+                }
             }
         }
         Ok(Response::from_parts(head, body))

@@ -18,6 +18,7 @@ use crate::{
     identity::Identity,
     ledger::LedgerEntry,
     record::{Answer, Fence, FieldDigest, Kind, Previous, RecordKey, downstream_id},
+    refusal::RefusalKind,
     rule::Rule,
 };
 
@@ -191,7 +192,8 @@ impl Operation {
     }
 
     /// The number of this grant, larger than that of every one before it while the record is kept;
-    /// 0 if it runs without a grant ([`Policy::run_unprotected`](crate::Policy::run_unprotected)).
+    /// 0 if it runs without a grant ([`Policy::run_unprotected`](crate::Policy::run_unprotected),
+    /// [`Policy::observe`](crate::Policy::observe)).
     pub fn fence(&self) -> Fence {
         self.inner.fence
     }
@@ -340,4 +342,34 @@ pub enum Handled {
     },
     /// It is the stored answer of an earlier execution; its header `Idempotent-Replayed` is `true`.
     Replayed,
+    /// The handler was run without a grant, since the policy only observes
+    /// ([`Policy::observe`](crate::Policy::observe)).
+    Observed {
+        /// What would have become of the request.
+        would: Would,
+    },
+}
+
+/// What would have become of a request that was only observed, and was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Would {
+    /// It would have got the stored answer of an earlier execution.
+    Replay,
+    /// It would have waited for another's run, as [`Policy::wait`](crate::Policy::wait) says, and then got
+    /// its answer, or been refused.
+    Wait,
+    /// It would have been refused.
+    Refuse(RefusalKind),
+}
+
+impl Would {
+    /// Its name in words: `replayed`, `waited`, or that of the refusal.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replayed",
+            Self::Wait => "waited",
+            Self::Refuse(kind) => kind.name(),
+        }
+    }
 }

@@ -22,7 +22,7 @@ use crate::{
     refusal::Refusal,
     rule::Rule,
     store::Reason,
-    telemetry,
+    telemetry::{self, Timer},
 };
 
 /// What is to be run once.
@@ -84,20 +84,20 @@ where
     let rule = job.rule.clone();
     let came = match claim(shared, job, &span).await {
         Ok(Claim::Granted(execution)) => {
-            telemetry::record_handled(&span, "executed");
-            telemetry::record_attempt(&span, execution.attempt());
+            telemetry::record_handled(&span, &rule, "executed");
+            telemetry::record_attempt(&span, &rule, execution.attempt());
             // From here on the work outlives its caller.
             let work = Detach::new(execute(*execution, work).in_current_span());
             work.await.unwrap_or_else(|panic| resume_unwind(panic))
         }
         Ok(Claim::Stored(answer)) => {
-            telemetry::record_handled(&span, "replayed");
+            telemetry::record_handled(&span, &rule, "replayed");
             Came::Stored(answer)
         }
         Err(refusal) => Came::Refused(refusal),
     };
     if let Came::Refused(refusal) = &came {
-        telemetry::record_handled(&span, refusal.kind().name());
+        telemetry::record_handled(&span, &rule, refusal.kind().name());
         telemetry::refused(&rule, refusal);
     }
     came
@@ -142,7 +142,10 @@ where
 {
     let operation = execution.operation.clone();
     let settlement = &execution.settlement;
-    match CatchPanic::new(async move { work(operation).await }).await {
+    let timer = Timer::start();
+    let ended = CatchPanic::new(async move { work(operation).await }).await;
+    execution.operation.subject().rule.metrics().ran(timer);
+    match ended {
         Ok(Ended::Keep(_, value))
             if execution.operation.is_uncertain() && execution.row().is_none() =>
         {

@@ -1,7 +1,7 @@
 //! One execution, from the claim to the stored answer.
 //!
 //! `run` is the way of a protected request up to the grant, `execution` from the grant on; `job` is both
-//! for work that is no request. What they call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
+//! for work that is no request, `observe` for a request that is only observed. What they call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
 //! `wait` and `recovery` are for requests that were not granted, `seal` looks after the row of an answer
 //! where there is a ledger, `replay` answers from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
@@ -13,6 +13,7 @@ mod execution;
 mod handle;
 mod job;
 mod keeper;
+mod observe;
 mod prepare;
 mod recovery;
 mod replay;
@@ -27,10 +28,11 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub(crate) use handle::Subject;
-pub use handle::{Handled, Operation};
+pub use handle::{Handled, Operation, Would};
 pub(crate) use job::{Came, Ended, Job, run_job};
 pub use keeper::Drained;
 pub(crate) use keeper::Keeper;
+pub(crate) use observe::{Why, observe};
 pub(crate) use recovery::storable;
 pub(crate) use run::run;
 pub(crate) use seal::{find_row, seal_row};

@@ -12,6 +12,7 @@ use super::{Operation, Shared, capture, handle::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
     identity::{Identity, Input},
+    policy::Policy,
     record::{FieldDigest, Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
@@ -50,42 +51,154 @@ where
     B::Error: Into<BoxError>,
 {
     let policy = rule.policy();
+    let (head, body) = request.into_parts();
+    let Some(known) = read_head(shared, rule, &head)? else {
+        return Ok(pass(head, RequestBody::untouched(body)));
+    };
+    let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
+    wait_for_reset(&head, known.declared, &whole).await?;
+    let (head, plain) = verify(policy, head, &whole.data).await;
+    let named = read_whole(shared, rule, known, &head, &whole, plain?.as_ref())?;
+    let request = Request::from_parts(head, RequestBody::whole(whole));
+    Ok(match named {
+        Some(named) => Door::Claim(named.with(request)),
+        None => Door::Pass(request),
+    })
+}
+
+/// What became of a request that reaches the inner service whatever comes of it.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, which a box would cost more than")]
+pub(super) enum ObservedDoor<B> {
+    Door(Door<B>),
+    /// It would be refused.
+    Refused(Refusal, Request<RequestBody<B>>),
+    /// Its body broke off: there is no request to pass on.
+    Broken(Refusal),
+}
+
+/// The same for a request that is only observed.
+pub(super) async fn prepare_observed<B>(
+    shared: &Shared,
+    rule: &Arc<Rule>,
+    request: Request<B>,
+) -> ObservedDoor<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let policy = rule.policy();
+    let (head, body) = request.into_parts();
+    let known = match read_head(shared, rule, &head) {
+        Ok(Some(known)) => known,
+        Ok(None) => return ObservedDoor::Door(pass(head, RequestBody::untouched(body))),
+        Err(refusal) => {
+            let request = Request::from_parts(head, RequestBody::untouched(body));
+            return ObservedDoor::Refused(refusal, request);
+        }
+    };
+    let read = capture::observed_body(body, policy.body_limit, policy.body_within).await;
+    let whole = match read {
+        Ok(whole) => whole,
+        Err((refusal, None)) => return ObservedDoor::Broken(refusal),
+        Err((refusal, Some(body))) => {
+            return ObservedDoor::Refused(refusal, Request::from_parts(head, body));
+        }
+    };
+    if let Err(refusal) = wait_for_reset(&head, known.declared, &whole).await {
+        return ObservedDoor::Broken(refusal);
+    }
+    let (head, plain) = verify(policy, head, &whole.data).await;
+    let named =
+        plain.and_then(|plain| read_whole(shared, rule, known, &head, &whole, plain.as_ref()));
+    let request = Request::from_parts(head, RequestBody::whole(whole));
+    match named {
+        Ok(Some(named)) => ObservedDoor::Door(Door::Claim(named.with(request))),
+        Ok(None) => ObservedDoor::Door(Door::Pass(request)),
+        Err(refusal) => ObservedDoor::Refused(refusal, request),
+    }
+}
+
+/// What the head says, where a body is to be read.
+struct Known {
+    scope: Bytes,
+    /// Whose one-time token it must be.
+    caller: Option<Bytes>,
+    /// The length of the body, where it was declared.
+    declared: Option<u64>,
+}
+
+/// Reads all that the head can decide; `None` if the request is to pass.
+fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<Known>, Refusal> {
+    let policy = rule.policy();
     if shared.keeper.is_draining() {
         return Err(shutting_down());
     }
-    let (mut head, body) = request.into_parts();
     if !policy.identity_is_in_body() {
         let nothing = Bytes::new();
-        let found = identity(rule, &input(rule, &head, &nothing, &nothing))?;
+        let found = identity(rule, &input(rule, head, &nothing, &nothing))?;
         // What is to be verified is verified first, even if it only passes.
         if found.is_none() && policy.verify.is_none() {
-            return Ok(pass(head, RequestBody::untouched(body)));
+            return Ok(None);
         }
     }
-    let scope = policy.scope.read(&head)?;
+    let scope = policy.scope.read(head)?;
     let caller = match &policy.token {
-        Some(demand) => demand.caller(&head)?,
+        Some(demand) => demand.caller(head)?,
         None => None,
     };
-    let declared = declared_length(&head);
+    let declared = declared_length(head);
     if declared.is_some_and(|length| length > policy.body_limit as u64) {
         return Err(capture::too_large(policy.body_limit));
     }
-    let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
-    wait_for_reset(&head, declared, &whole).await?;
+    Ok(Some(Known { scope, caller, declared }))
+}
 
-    let mut plain = None;
-    if let Some(verify) = &policy.verify {
-        let delivery = Delivery::new(head, whole.data.clone());
-        plain = verify.verify(delivery.clone()).await?.plain;
-        head = delivery.into_head();
-    }
-    if let Some(plain) = &plain {
+/// Asks the policy's hook. The head is given back, with what the body says deciphered, if it says that.
+async fn verify(
+    policy: &Policy,
+    head: Parts,
+    data: &Bytes,
+) -> (Parts, Result<Option<Bytes>, Refusal>) {
+    let Some(verify) = &policy.verify else { return (head, Ok(None)) };
+    let delivery = Delivery::new(head, data.clone());
+    let verified = verify.verify(delivery.clone()).await;
+    let mut head = delivery.into_head();
+    let plain = verified.map(|verified| verified.plain);
+    if let Ok(Some(plain)) = &plain {
         head.extensions.insert(Deciphered(plain.clone()));
     }
-    let read = input(rule, &head, plain.as_ref().unwrap_or(&whole.data), &whole.data);
+    (head, plain)
+}
+
+/// A request whose operation is known.
+struct ToClaim {
+    subject: Subject,
+    delivery: Option<RecordKey>,
+    print: Option<Fingerprint>,
+    one_time: Option<OneTimeToken>,
+}
+
+impl ToClaim {
+    fn with<B>(self, request: Request<RequestBody<B>>) -> Prepared<B> {
+        let Self { subject, delivery, print, one_time } = self;
+        Prepared { subject, delivery, print, one_time, request }
+    }
+}
+
+/// Reads which operation it is; `None` if the request is to pass.
+fn read_whole(
+    shared: &Shared,
+    rule: &Arc<Rule>,
+    known: Known,
+    head: &Parts,
+    whole: &Whole,
+    plain: Option<&Bytes>,
+) -> Result<Option<ToClaim>, Refusal> {
+    let policy = rule.policy();
+    let Known { scope, caller, .. } = known;
+    let read = input(rule, head, plain.unwrap_or(&whole.data), &whole.data);
     let Some(Named { identity: delivery, one_time }) = identity(rule, &read)? else {
-        return Ok(pass(head, RequestBody::whole(whole)));
+        return Ok(None);
     };
     let business = match &policy.business_key {
         Some(source) => source.read(&read)?,
@@ -115,10 +228,9 @@ where
     let outer = head.extensions.get::<Operation>();
     if outer.is_some_and(|outer| outer.is_grant_of(&subject.named)) {
         // The same layer further out has granted this request already.
-        return Ok(pass(head, RequestBody::whole(whole)));
+        return Ok(None);
     }
-    let request = Request::from_parts(head, RequestBody::whole(whole));
-    Ok(Door::Claim(Prepared { subject, delivery, print: whole_print, one_time, request }))
+    Ok(Some(ToClaim { subject, delivery, print: whole_print, one_time }))
 }
 
 /// Makes the names of records.

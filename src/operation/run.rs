@@ -42,7 +42,7 @@ where
 {
     let grpc = is_grpc(request.headers());
     let no = |refusal: Refusal| {
-        telemetry::record_handled(&span, refusal.kind().name());
+        telemetry::record_handled(&span, &rule, refusal.kind().name());
         telemetry::refused(&rule, &refusal);
         Ok(refuse(rule.policy(), refusal, grpc))
     };
@@ -50,7 +50,7 @@ where
         match prepare(&shared, &rule, request).await {
             Ok(Door::Claim(prepared)) => prepared,
             Ok(Door::Pass(request)) => {
-                telemetry::record_handled(&span, "passed");
+                telemetry::record_handled(&span, &rule, "passed");
                 ready(&mut inner).await?;
                 return Ok(inner.call(request).await?.map(ResponseBody::untouched));
             }
@@ -77,7 +77,7 @@ where
             Ok(None) => {}
             Ok(Some(payload)) => match replay(way.subject(), payload) {
                 Ok(response) => {
-                    telemetry::record_handled(&span, "replayed");
+                    telemetry::record_handled(&span, &rule, "replayed");
                     return Ok(response);
                 }
                 Err(refusal) => return no(refusal),
@@ -88,15 +88,15 @@ where
     let Some(execution) = Execution::start(way, granted) else {
         return no(shutting_down());
     };
-    telemetry::record_handled(&span, "executed");
-    telemetry::record_attempt(&span, execution.attempt());
+    telemetry::record_handled(&span, &rule, "executed");
+    telemetry::record_attempt(&span, &rule, execution.attempt());
     // Where our span is switched off, this is the one around it.
     let work = execution::run(execution, inner, request).in_current_span();
     // From here on the work outlives the client.
     Detach::new(work).await.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-async fn ready<S, T>(service: &mut S) -> Result<(), S::Error>
+pub(super) async fn ready<S, T>(service: &mut S) -> Result<(), S::Error>
 where
     S: Service<T>,
 {

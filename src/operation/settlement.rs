@@ -17,7 +17,7 @@ use super::{
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
     store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written},
-    telemetry,
+    telemetry::{self, Timer},
 };
 
 /// The end of an execution, not yet told.
@@ -145,7 +145,14 @@ impl Settlement {
     }
 
     async fn complete(&self, kept: Kept) -> Result<Written, StoreError> {
-        self.call(self.shared.store.clone().complete(self.grant.clone(), kept)).await
+        let (bytes, timer) = (kept.payload.len(), Timer::start());
+        let written = self.call(self.shared.store.clone().complete(self.grant.clone(), kept)).await;
+        let metrics = self.subject.rule.metrics();
+        metrics.completed(timer);
+        if written.as_ref().is_ok_and(|written| written.is_stored()) {
+            metrics.stored(bytes);
+        }
+        written
     }
 
     async fn call<T>(&self, call: BoxFuture<Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -3,6 +3,7 @@
 
 mod forgotten;
 mod mismatch;
+mod observe;
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -22,7 +23,7 @@ use crate::{
     record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
     store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
-    telemetry,
+    telemetry::{self, Timer},
 };
 
 /// The most bytes of a label.
@@ -87,10 +88,11 @@ impl Way {
             print,
             policy.lease,
             policy.hold,
-            policy.claim_within,
+            // What is only observed is not to wait for resends.
+            if policy.observe { policy.call_within } else { policy.claim_within },
         );
         claim.label = label(&subject);
-        if policy.ledger.is_some() {
+        if policy.ledger.is_some() && !policy.observe {
             claim.if_forgotten = IfForgotten::Tell;
         }
         claim.one_time = one_time;
@@ -129,7 +131,10 @@ impl Way {
         if !self.claimant.announce() {
             return Met::Draining;
         }
-        match self.claimant.claim(self.takeover).await {
+        let timer = Timer::start();
+        let claimed = self.claimant.claim(self.takeover).await;
+        self.subject.rule.metrics().claimed(timer);
+        match claimed {
             Ok(Claimed::Granted(grant)) => {
                 let since = self.claimant.last_sent();
                 match self.after_its_delivery(grant).await {
@@ -183,6 +188,7 @@ impl Way {
         if let Claimed::InProgress(met) = claimed {
             let policy = self.subject.rule.policy();
             let until = *self.wait_until.get_or_insert_with(|| Instant::now() + policy.wait);
+            let _waiting = (!policy.wait.is_zero()).then(|| self.subject.rule.metrics().waiting());
             claimed = wait::watch(&self.shared, self.claimant.asks(), policy, met, until).await;
         }
         let only_answers = self.led.is_some_and(Led::only_answers);
@@ -226,9 +232,7 @@ impl Way {
                 Err(self.unreadable("it is an alias of an alias"))
             }
             Claimed::AliasOf(target) => {
-                // Where the policy has a business key, only a request that names it may run.
-                let names_it = self.subject.rule.policy().business_key.is_none();
-                self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
+                self.follow_alias(target);
                 Ok(None)
             }
             Claimed::DeliveryTaken(_) => self.follow_delivery().map(|()| None),
@@ -271,6 +275,13 @@ impl Way {
             }
         }
         Ok(())
+    }
+
+    /// The identity is another name of this record.
+    fn follow_alias(&mut self, target: RecordKey) {
+        // Where the policy has a business key, only a request that names it may run.
+        let names_it = self.subject.rule.policy().business_key.is_none();
+        self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
     }
 
     /// Claims another key. What was claimed before is called off.

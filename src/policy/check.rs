@@ -114,6 +114,7 @@ impl Policy {
             ("keep, release or uncertain", !self.statuses.is_empty()),
             ("keep_if", self.keep_if.is_some()),
             ("refuse_with", self.refuse_with.is_some()),
+            ("observe", self.observe),
         ];
         about_requests.into_iter().try_for_each(|(choice, made)| {
             require(!made, || {
@@ -174,7 +175,7 @@ mod tests {
             let sizes = (policy.body_limit, policy.body_within, policy.answer_limit);
             assert_eq!(sizes, (1024 * 1024, secs(30), 1024 * 1024));
             assert!(matches!(policy.on_abandoned, OnAbandoned::Refuse));
-            assert!(!(policy.optional || policy.run_unprotected));
+            assert!(!(policy.optional || policy.run_unprotected || policy.observe));
             assert!(!(policy.keep_cookies || policy.private_label));
         }
         assert_eq!(api.methods(), [Method::POST, Method::PATCH]);

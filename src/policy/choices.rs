@@ -304,6 +304,60 @@ impl Policy {
         self
     }
 
+    /// Only looks: claims and completes as usual, and tells what it would have done, but never refuses,
+    /// waits or replays. By default it does what it says.
+    ///
+    /// Every request reaches the handler, a duplicate too, and one without an identity, with too large a
+    /// body, while the store is away or while the layer is drained. The first delivery of an operation is
+    /// recorded as it would be; any other leaves its record as it is. What would have become of it is an
+    /// event (*would have been replayed*, *would have waited*, *would have been refused*), the extension
+    /// [`Handled::Observed`](crate::Handled::Observed) of the response, and a metric. So a policy can be
+    /// switched on in front of something that must not break, and be looked at first.
+    ///
+    /// * A store that is slow costs a request one call ([`Policy::call_within`], 500 ms), and the same
+    ///   again for the answer of a first delivery.
+    /// * A handler that asks for [`Operation`](crate::Operation) has one wherever the identity is known;
+    ///   without a grant its fence is 0.
+    /// * Abandoned operations stay so: no resolver and no ledger is asked, and no row is sealed.
+    ///   [`Policy::on_mismatch`] is not told.
+    /// * A body that breaks off before it is whole is still answered by the layer: there is no request to
+    ///   hand on.
+    ///
+    /// Danger: nothing is protected. What [`Policy::verify`] or a one-time token would refuse reaches the
+    /// handler too, which must check that itself for so long.
+    ///
+    /// # Example: a duplicate that would not have been run
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// use http::{Request, Response};
+    /// use tower::{Service, ServiceBuilder, ServiceExt};
+    /// use tower_idempotency::{
+    ///     Handled, IdempotencyLayer, MemoryStore, Policy, RequestBody, Rule, Scope, Would,
+    /// };
+    ///
+    /// async fn pay(_: Request<RequestBody<String>>) -> Result<Response<String>, std::io::Error> {
+    ///     Ok(Response::new("paid".to_owned()))
+    /// }
+    ///
+    /// let rule = Rule::new("pay", Policy::api(Scope::everyone()).observe());
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), rule);
+    /// let mut service = ServiceBuilder::new().layer(layer).service_fn(pay);
+    /// let request = || Request::post("/").header("Idempotency-Key", "order-7").body(String::new());
+    /// let first = service.ready().await?.call(request()?).await?;
+    /// assert_eq!(first.extensions().get(), Some(&Handled::Executed { attempt: 1 }));
+    /// let second = service.ready().await?.call(request()?).await?;
+    /// assert_eq!(second.extensions().get(), Some(&Handled::Observed { would: Would::Replay }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn observe(mut self) -> Self {
+        self.observe = true;
+        self
+    }
+
     /// Stores `Set-Cookie` and replays it. By default it is not stored.
     ///
     /// Danger: whoever sends the same key gets the same session. Only with a scope.

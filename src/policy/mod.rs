@@ -137,6 +137,7 @@ pub struct Policy {
     pub(crate) on_abandoned: OnAbandoned,
     pub(crate) ledger: Option<Arc<dyn DynLedger>>,
     pub(crate) run_unprotected: bool,
+    pub(crate) observe: bool,
     pub(crate) keep_cookies: bool,
     pub(crate) private_label: bool,
     pub(crate) refuse_with: Option<RefuseWith>,
@@ -210,6 +211,7 @@ impl Policy {
             on_abandoned: OnAbandoned::Refuse,
             ledger: None,
             run_unprotected: false,
+            observe: false,
             keep_cookies: false,
             private_label: false,
             refuse_with: None,
@@ -269,6 +271,7 @@ impl fmt::Debug for Policy {
             .field("on_abandoned", &self.on_abandoned)
             .field("ledger", &self.ledger.is_some())
             .field("run_unprotected", &self.run_unprotected)
+            .field("observe", &self.observe)
             .field("keep_cookies", &self.keep_cookies)
             .field("private_label", &self.private_label)
             .field("job", &self.job)

@@ -49,6 +49,11 @@ fn describe(rule: &Rule) -> String {
         None => ("every ", String::new()),
     };
     let mut text = format!("**{open}{}{place}** (rule `{}`): ", methods.join(", "), rule.name());
+    if policy.observe {
+        text.push_str(
+            "only observed for now: every request runs, one that comes again too. Later: ",
+        );
+    }
     for sentence in [key(policy), scope(policy), compared(policy), kept(policy), duplicate(policy)]
     {
         text.push_str(&sentence);

@@ -58,6 +58,7 @@ fn of_an_api() -> Vec<(&'static str, Policy)> {
         ("uncertain = [500]", api().uncertain([StatusCode::INTERNAL_SERVER_ERROR])),
         ("rerun_abandoned = true", api().rerun_abandoned()),
         ("run_unprotected = true", api().run_unprotected()),
+        ("observe = true", api().observe()),
         ("keep_cookies = true", api().keep_cookies()),
         (
             "token = { read = { header = \"X-Once\" }, from = \"POST /tokens\" }",
@@ -91,6 +92,7 @@ fn false_is_the_default_of_every_switch() {
         "no_fingerprint",
         "rerun_abandoned",
         "run_unprotected",
+        "observe",
         "keep_cookies",
         "private_label",
     ] {

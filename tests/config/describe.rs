@@ -123,6 +123,7 @@ fn what_is_chosen_is_what_is_said() {
         ("waits for its answer for 1 second at most", api().wait(Duration::from_secs(1)), api()),
         ("the next one with its key runs again", api().rerun_abandoned(), api()),
         ("its key is refused with 409 until that is found out", api(), api().rerun_abandoned()),
+        ("(rule `r`): only observed for now: every request runs", api().observe(), api()),
         ("for 8 days at most", api().hold(Duration::from_secs(8 * 86_400)), api()),
     ] {
         let (with, without) = (describe(chosen), describe(other));

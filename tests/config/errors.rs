@@ -224,6 +224,7 @@ fn switches_are_true_or_false() {
         "no_fingerprint",
         "rerun_abandoned",
         "run_unprotected",
+        "observe",
         "keep_cookies",
         "private_label",
     ] {

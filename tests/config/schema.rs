@@ -210,6 +210,7 @@ fn values() -> Vec<(&'static str, Value, Vec<Value>)> {
         ("no_fingerprint", json!(true), switch()),
         ("rerun_abandoned", json!(true), switch()),
         ("run_unprotected", json!(true), switch()),
+        ("observe", json!(true), switch()),
         ("keep_cookies", json!(true), switch()),
         ("private_label", json!(true), switch()),
     ]

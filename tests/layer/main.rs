@@ -9,6 +9,8 @@ mod house;
 mod issuing;
 mod keeper;
 mod ledger;
+mod metrics;
+mod observe;
 mod operations;
 mod outcomes;
 mod policy;

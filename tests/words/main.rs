@@ -2,6 +2,7 @@
 
 mod app;
 mod events;
+mod metrics;
 mod problems;
 mod readme;
 mod redis;

@@ -33,6 +33,8 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Begins a transaction for one look at what others have committed, where a default isolation could
     /// show what may still be rolled back.
     const BEGIN_TO_LOOK: Option<&'static str> = None;
+    /// Whether the id of a row that was rolled back is given to the next one.
+    const IDS_COME_AGAIN: bool = false;
     /// Deletes rows older than so many seconds, and so many at most.
     const PURGE: &'static str;
     /// After a `SELECT`: locks the row until the transaction ends.

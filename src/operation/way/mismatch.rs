@@ -15,13 +15,9 @@ impl Way {
     /// The same identity, but something else: somebody should see that.
     pub(super) async fn mismatch(&mut self) -> Refusal {
         let rule = self.subject.rule.clone();
-        let compared = &rule.policy().compared;
-        let fields = match self.stored_fields().await {
-            Some(then) => compared.differing(&self.subject.fields, &then),
-            None => None,
-        };
+        let fields = self.differing_fields().await;
         self.tell_mismatch(fields);
-        let what = compared.describe();
+        let what = rule.policy().compared.describe();
         let detail = match &rule.policy().token {
             Some(demand) => format!(
                 "this one-time token was issued or used for something else; what must be the same is: \
@@ -34,6 +30,12 @@ impl Way {
             ),
         };
         Refusal::new(RefusalKind::Mismatch, detail)
+    }
+
+    /// The names of the fields that differ, where they are known.
+    pub(super) async fn differing_fields(&mut self) -> Option<Vec<String>> {
+        let then = self.stored_fields().await?;
+        self.subject.rule.policy().compared.differing(&self.subject.fields, &then)
     }
 
     /// The digests of the fields of the operation that has this identity, if it is completed.

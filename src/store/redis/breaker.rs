@@ -95,6 +95,14 @@ impl Breaker {
     }
 }
 
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        if self.state().open {
+            telemetry::store_forgotten();
+        }
+    }
+}
+
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         self.0.state().trying = false;
