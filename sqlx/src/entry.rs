@@ -6,10 +6,10 @@ use sqlx::Transaction;
 use tower_idempotency::{Answer, Operation};
 
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, depth},
     error::{Error, Kind},
     stored,
-    table::{DedupTable, depth},
+    table::DedupTable,
 };
 
 /// What [`DedupTable::enter`](crate::DedupTable::enter) found.

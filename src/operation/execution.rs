@@ -241,6 +241,8 @@ impl Execution {
         let no = |refusal| refuse(policy, refusal, grpc);
         match self.store(answer).await {
             InPlace::Nothing => None,
+            // The client gets what its handler said.
+            _ if policy.observe => None,
             InPlace::Other(payload) => replay(subject, payload).ok(),
             InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
             InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),

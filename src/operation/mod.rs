@@ -1,9 +1,10 @@
 //! One execution, from the claim to the stored answer.
 //!
 //! `run` is the way of a protected request up to the grant, `execution` from the grant on; `job` is both
-//! for work that is no request, `observe` for a request that is only observed. What they call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
-//! `wait`, with `poller`, and `recovery` are for requests that were not granted, `recent` for those that
-//! need no grant, `seal` looks after the row of an answer
+//! for work that is no request, `observe` for a request that is only observed. What they call is here:
+//! `claimant` asks for the grant and answers for what it asked, `capture` reads bodies, `wait`, with
+//! `poller`, and `recovery` are for requests that were not granted, `recent` for those that need no grant,
+//! `seal` looks after the row of an answer
 //! where there is a ledger, `replay` answers from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
 

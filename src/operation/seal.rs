@@ -37,6 +37,10 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
     if let Some(row) = operation.row() {
         return truth(answer, row.clone(), policy.answer_limit);
     }
+    if policy.observe {
+        // It would change what the handler does with the next delivery.
+        return Truth::Own(answer);
+    }
     let has_happened = is_success(&answer) && !operation.has_entered();
     if has_happened && !subject.rule.not_entered.swap(true, Ordering::Relaxed) {
         telemetry::row_missing(subject);

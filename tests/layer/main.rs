@@ -1,6 +1,7 @@
 //! The layer through its public API, in process: each promise with its negative twin.
 
 mod basics;
+mod changes;
 mod claims;
 mod findings;
 mod forgotten;

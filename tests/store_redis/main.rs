@@ -12,6 +12,7 @@ mod rights;
 mod scripts;
 mod sentinel;
 mod staying_up;
+mod stored;
 mod support;
 mod tls;
 mod tokens;
