@@ -83,6 +83,45 @@ impl IdempotencyLayer {
     pub fn secret(self, secret: &[u8; 32]) -> Self {
         let mut shared = (*self.configuration.shared).clone();
         shared.secret = Some(Secret::new(secret));
+        self.sharing(shared)
+    }
+
+    /// Keeps the answers of operations that ended or were replayed lately in this many bytes of the
+    /// process's memory, each for a minute at most and no longer than the store has it. A duplicate that
+    /// is answered from there asks neither the store nor the inner service. Default: 0, none are kept.
+    ///
+    /// It pays where duplicates follow soon and come to the same process. An answer that would take more
+    /// than 1/32 of the room is not kept, and 256 bytes are counted for each beside its own.
+    ///
+    /// What is asked is compared with what was, as in the store: the record's name, of which the scope is
+    /// a part, and the fingerprint. Where they differ the store is asked. What is unfinished, abandoned or
+    /// released is never kept. A delivery that is answered from there does not bind its delivery id to its
+    /// business key.
+    ///
+    /// Danger: a record that an operator deletes from the store is replayed for up to a minute by each
+    /// process that has it. Only after that does the operation run again. So is one whose time is over in
+    /// the store, where its process had a shorter retention than this one.
+    ///
+    /// Clones of the layer that were made before have none; those made later share it. Other layers do
+    /// not.
+    ///
+    /// # Example: two megabytes
+    ///
+    /// ```
+    /// use tower_idempotency::{IdempotencyLayer, MemoryStore, Policy, Rule, json};
+    ///
+    /// let rule = Rule::new("fulfil", Policy::webhook(json("/notifyId")));
+    /// let layer = IdempotencyLayer::new(MemoryStore::new(), rule).recent(2 * 1024 * 1024);
+    /// # let _ = layer;
+    /// ```
+    #[cfg(feature = "recent")]
+    #[must_use]
+    pub fn recent(self, bytes: usize) -> Self {
+        self.sharing((*self.configuration.shared).clone().recent(bytes))
+    }
+
+    /// The same layer with other things to share.
+    fn sharing(&self, shared: Shared) -> Self {
         let Configuration { rules, usage, .. } = &*self.configuration;
         let (shared, rules, usage) = (Arc::new(shared), rules.clone(), usage.clone());
         Self { configuration: Arc::new(Configuration { shared, rules, usage }) }

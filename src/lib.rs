@@ -109,6 +109,7 @@
 //! | `axum` | [`Operation`] as an extractor, [`Answer`] as a response; depends on `axum-core` alone |
 //! | `client` | the caller's side: keys for outgoing requests, kept through every resend |
 //! | `metrics` | counters, times and gauges through the [`metrics`](https://docs.rs/metrics) facade: [what each is](crate::operating#what-is-counted) |
+//! | `recent` | `IdempotencyLayer::recent`: answers of the last minute from the process's own memory |
 //! | `redis` | `RedisStore`: records in Redis or Valkey, shared by all processes |
 //! | `redis-cluster` | a cluster of Redis or Valkey, its slots followed by the store itself |
 //! | `redis-sentinel` | a primary that sentinels name, followed through failovers |

@@ -36,6 +36,8 @@ pub enum Variant {
     Layer,
     /// The layer with `Policy::api`: method, path, query and body are hashed too.
     LayerApi,
+    /// The same as `Layer`, with answers of the last minute in the process's own memory.
+    Recent,
 }
 
 /// Where records are kept.
@@ -61,6 +63,9 @@ pub struct Cell {
 /// How many operations replays go round.
 pub const REPLAYED: u64 = 64;
 
+/// Room for the answers of `REPLAYED` operations many times over.
+const RECENT_BYTES: usize = 1024 * 1024;
+
 impl Workload {
     /// In the order of the report.
     pub const ALL: [Self; 3] = [Self::PassThrough, Self::First, Self::Replay];
@@ -68,8 +73,8 @@ impl Workload {
 
 impl Variant {
     /// In the order of the report.
-    pub const ALL: [Self; 5] =
-        [Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi];
+    pub const ALL: [Self; 6] =
+        [Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi, Self::Recent];
 }
 
 impl Cell {
@@ -92,9 +97,18 @@ impl Cell {
             (Variant::Layer | Variant::LayerApi, Store::Memory) => {
                 route.layer(IdempotencyLayer::new(MemoryStore::new(), self.rule()))
             }
+            (Variant::Recent, Store::Memory) => {
+                let layer = IdempotencyLayer::new(MemoryStore::new(), self.rule());
+                route.layer(layer.recent(RECENT_BYTES))
+            }
             (Variant::Layer | Variant::LayerApi, Store::Redis) => {
                 let store = RedisStore::connect(url()).await.expect("there is a Redis");
                 route.layer(IdempotencyLayer::new(store.prefix("bench"), self.rule()))
+            }
+            (Variant::Recent, Store::Redis) => {
+                let store = RedisStore::connect(url()).await.expect("there is a Redis");
+                let layer = IdempotencyLayer::new(store.prefix("bench"), self.rule());
+                route.layer(layer.recent(RECENT_BYTES))
             }
         })
     }
@@ -123,7 +137,7 @@ impl Cell {
     /// Whether the answers are replays.
     pub fn replays(self) -> bool {
         self.workload == Workload::Replay
-            && matches!(self.variant, Variant::Minimum | Variant::Layer | Variant::LayerApi)
+            && !matches!(self.variant, Variant::Bare | Variant::BodyType)
     }
 }
 
@@ -154,6 +168,7 @@ impl fmt::Display for Variant {
             Self::Minimum => "minimum",
             Self::Layer => "layer",
             Self::LayerApi => "layer-api",
+            Self::Recent => "recent",
         })
     }
 }

@@ -19,7 +19,7 @@ fn every_table_has_every_variant_with_figures_in_it() {
             assert!(out.contains(&format!("### {name}, {store}\n")), "{name}, {store}:\n{out}");
         }
     }
-    for variant in ["bare", "body-type", "minimum", "layer", "layer-api"] {
+    for variant in ["bare", "body-type", "minimum", "layer", "layer-api", "recent"] {
         let rows: Vec<_> =
             out.lines().filter(|l| l.starts_with(&format!("| {variant} |"))).collect();
         assert_eq!(rows.len(), 6, "{variant}:\n{out}");

@@ -71,6 +71,23 @@ async fn a_first_delivery_takes_two_calls_a_replay_one_and_what_passes_through_n
 }
 
 #[tokio::test]
+async fn a_replay_of_what_ended_here_takes_no_call_where_answers_are_kept() {
+    for policy in policies() {
+        let store = FaultyStore::new(MemoryStore::new());
+        let (faults, mut before) = (store.faults(), [0; 7]);
+        let layer = IdempotencyLayer::new(store, Rule::new("trips", policy)).recent(1024 * 1024);
+        let app = app::router(app::route().layer(layer));
+        assert_eq!(send(&app, app::delivery("k-1")).await, (StatusCode::CREATED, false));
+        let first = [(Transition::Claim, 1), (Transition::Complete, 1)];
+        assert_eq!(calls_since(&faults, &mut before), first);
+        for _ in 0..3 {
+            assert_eq!(send(&app, app::delivery("k-1")).await, (StatusCode::CREATED, true));
+            assert_eq!(calls_since(&faults, &mut before), []);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_delivery_that_meets_another_at_work_takes_two_calls_at_most() {
     for policy in policies() {
         let store = FaultyStore::new(MemoryStore::new());

@@ -1,15 +1,15 @@
 //! What a table says when an operation is entered, and the row that is to be committed.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
 use sqlx::Transaction;
 use tower_idempotency::{Answer, Operation};
 
 use crate::{
-    dialect::Dialect,
+    dialect::{Dialect, depth},
     error::{Error, Kind},
     stored,
-    table::depth,
+    table::DedupTable,
 };
 
 /// What [`DedupTable::enter`](crate::DedupTable::enter) found.
@@ -28,15 +28,14 @@ pub enum Entry<DB> {
 /// The row of an operation that is being done. It is seen by nobody else before it is committed.
 #[must_use = "effect, row and answer are committed together: row.commit(tx, answer)"]
 pub struct DedupRow<DB> {
-    table: &'static str,
+    table: DedupTable<DB>,
     id: i64,
     operation: Operation,
-    database: PhantomData<fn() -> DB>,
 }
 
 impl<DB: Dialect> DedupRow<DB> {
-    pub(crate) fn new(table: &'static str, id: i64, operation: Operation) -> Self {
-        Self { table, id, operation, database: PhantomData }
+    pub(crate) fn new(table: DedupTable<DB>, id: i64, operation: Operation) -> Self {
+        Self { table, id, operation }
     }
 
     /// Writes the answer into the row and commits the transaction: what the handler did, the row and
@@ -58,8 +57,13 @@ impl<DB: Dialect> DedupRow<DB> {
         mut tx: Transaction<'_, DB>,
         answer: Answer,
     ) -> Result<Answer, Error> {
-        if !stored::write::<DB>(&mut tx, self.table, self.id, &answer).await? {
-            return Err(Error::new(Kind::RowGone { table: self.table, id: self.id }));
+        let table = self.table.table();
+        let gone = || Error::new(Kind::RowGone { table, id: self.id });
+        if DB::IDS_COME_AGAIN && !self.table.holds(&mut tx, self.id, &self.operation).await? {
+            return Err(gone());
+        }
+        if !stored::write::<DB>(&mut tx, table, self.id, &answer).await? {
+            return Err(gone());
         }
         // A savepoint's end commits nothing yet: then the layer looks for itself.
         let outermost = depth::<DB>(&tx) == 1;
@@ -86,7 +90,7 @@ impl<DB: Dialect> DedupRow<DB> {
     }
 }
 
-impl<DB> fmt::Debug for Entry<DB> {
+impl<DB: Dialect> fmt::Debug for Entry<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::New(row) => f.debug_tuple("New").field(row).finish(),
@@ -96,8 +100,11 @@ impl<DB> fmt::Debug for Entry<DB> {
     }
 }
 
-impl<DB> fmt::Debug for DedupRow<DB> {
+impl<DB: Dialect> fmt::Debug for DedupRow<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DedupRow").field("table", &self.table).field("id", &self.id).finish()
+        f.debug_struct("DedupRow")
+            .field("table", &self.table.table())
+            .field("id", &self.id)
+            .finish()
     }
 }

@@ -2,12 +2,11 @@
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
-use sqlx::{Database, Pool, Transaction};
-use sqlx_core::transaction::TransactionManager;
+use sqlx::{Pool, Transaction};
 use tower_idempotency::{Answer, Operation};
 
 use crate::{
-    dialect::{Dialect, sql},
+    dialect::{Dialect, depth, sql},
     entry::{DedupRow, Entry},
     error::Error,
     ids::Ids,
@@ -121,8 +120,8 @@ impl<DB: Dialect> DedupTable<DB> {
     /// # Errors
     ///
     /// [`Error::is_retryable`] where the database gave this transaction up for another one;
-    /// [`Error::is_unanswered`], which also marks the operation uncertain; an identity that no row can hold (a scope of more than 1,024 bytes,
-    /// a rule's name of more than 255); whatever else the database says.
+    /// [`Error::is_unanswered`], which also marks the operation uncertain; an identity that no row can hold
+    /// (a scope over 1,024 bytes, a rule's name over 255); whatever else the database says.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +135,7 @@ impl<DB: Dialect> DedupTable<DB> {
         match self.insert(tx, ids).await? {
             Met::New(id) => {
                 operation.entered();
-                Ok(Entry::New(DedupRow::new(self.table, id, operation.clone())))
+                Ok(Entry::New(DedupRow::new(*self, id, operation.clone())))
             }
             Met::Row(columns) => {
                 let answer = stored::answer(self.table, columns)
@@ -160,8 +159,8 @@ impl<DB: Dialect> DedupTable<DB> {
     /// its connection comes back when the database's own limit is over (see [`DedupTable::enter`], but
     /// on PostgreSQL after 4 s).
     ///
-    /// A policy that holds for longer than this table keeps its rows is refused where it is built: some
-    /// senders' presets do, for longer than 7 days. Give this table the same [`DedupTable::hold`].
+    /// A policy that holds for longer than this table ([`DedupTable::hold`]), as some senders' presets do,
+    /// is refused where it is built.
     ///
     /// # Example: the policy of a handler that enters
     ///
@@ -231,9 +230,8 @@ impl<DB: Dialect> DedupTable<DB> {
     }
 
     /// Deletes rows that are older than this, by the database's clock in whole seconds, `at_most` so
-    /// many, the oldest first; how many it was. Rows younger than [`DedupTable::hold`] and one hour
-    /// stay: the layer's record of a run that died is as old as its last sign of life, and its row as
-    /// old as its beginning.
+    /// many, the oldest first; how many it was. Rows younger than [`DedupTable::hold`] and one hour stay:
+    /// the layer's record of a run that died counts from its last sign of life, its row from its beginning.
     ///
     /// An operation whose row was deleted is new when it comes again. Call it now and then with a
     /// bound that keeps the transaction short, such as 1,000, and again while it deletes so many.
@@ -345,6 +343,18 @@ impl<DB: Dialect> DedupTable<DB> {
         }
     }
 
+    /// Whether the row with this id is this operation's.
+    pub(crate) async fn holds(
+        &self,
+        on: &mut DB::Connection,
+        id: i64,
+        operation: &Operation,
+    ) -> Result<bool, Error> {
+        let ids = Ids::of(self.rule, operation)?;
+        let row = self.row(on, "delivery_id", ids, ids.delivery_id, "").await?;
+        Ok(row.is_some_and(|row| row.0 == id))
+    }
+
     async fn row(
         &self,
         on: &mut DB::Connection,
@@ -368,11 +378,6 @@ pub(crate) enum Met {
     Row(Columns),
     /// Its delivery id belongs to another operation.
     Foreign,
-}
-
-/// How deep a transaction is nested: 1 where no savepoint is open.
-pub(crate) fn depth<DB: Dialect>(tx: &Transaction<'_, DB>) -> usize {
-    <DB as Database>::TransactionManager::get_transaction_depth(tx)
 }
 
 // Derived ones would ask the same of `DB`.

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use rand::RngExt;
 
 use crate::{identity::IDENTITY_BYTES_AT_MOST, record::uuid};
@@ -92,4 +92,6 @@ impl Key {
 #[derive(Clone, Default)]
 pub(super) struct Keyed {
     pub(super) token: Arc<OnceLock<HeaderValue>>,
+    /// The headers that the key stands in: one for each layer that has given one.
+    pub(super) headers: Vec<HeaderName>,
 }

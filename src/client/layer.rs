@@ -141,9 +141,10 @@ impl KeyLayer {
             let key = own.unwrap_or_else(Key::random);
             request.headers_mut().insert(self.header.clone(), key.to_value(self.bare));
         }
-        // One further out has made it already, and its copies share it.
-        if request.extensions().get::<Keyed>().is_none() {
-            request.extensions_mut().insert(Keyed::default());
+        // One further out may have made it already, and its copies share it.
+        let keyed = request.extensions_mut().get_or_insert_default::<Keyed>();
+        if !keyed.headers.contains(&self.header) {
+            keyed.headers.push(self.header.clone());
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use bytes::Buf;
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, Uri,
-    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRAILER, TRANSFER_ENCODING},
+    header::{EXPECT, TRAILER, TRANSFER_ENCODING},
     request::Parts,
     uri::PathAndQuery,
 };
@@ -20,7 +20,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::key::Keyed;
+use super::key::{Key, Keyed};
 use crate::body::BoxError;
 
 /// The most bytes of an answer that a token is looked for in.
@@ -168,7 +168,8 @@ pub fn posted_to(path: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Pos
 
 /// A token from the same server. Made by [`posted`] and [`posted_to`].
 ///
-/// The request for it has an empty body, and the headers of the operation's own but those about its body.
+/// The request for it has an empty body, and the headers of the operation's own but its key, which names no
+/// other request, and those about its body.
 #[derive(Clone)]
 pub struct Posted {
     path: Arc<dyn Fn(&Parts) -> String + Send + Sync>,
@@ -218,15 +219,17 @@ impl Posted {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_parts(uri)?;
         *request.version_mut() = head.version;
-        *request.headers_mut() = head.headers.clone();
-        let of_the_body =
-            [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRAILER, TRANSFER_ENCODING];
-        for name in of_the_body {
-            request.headers_mut().remove(name);
-        }
+        let of_the_key = head.extensions.get().map_or(&[][..], |keyed: &Keyed| &keyed.headers);
+        let headers = head.headers.iter();
+        let of_its_own =
+            headers.filter(|(name, _)| !of_the_key.contains(name) && !is_of_body(name));
+        request.headers_mut().extend(of_its_own.map(|(name, value)| (name.clone(), value.clone())));
         *request.extensions_mut() = head.extensions.clone();
-        // What stands further inside must not fetch a token for it, nor send it again by itself.
+        // What stands further inside must not fetch a token for it, nor send it again by itself, nor give
+        // it the operation's key: of two requests with one key a server refuses the second (the draft,
+        // section 2.2), and that would be the operation.
         request.extensions_mut().remove::<Keyed>();
+        request.extensions_mut().remove::<Key>();
         Ok(request)
     }
 
@@ -243,13 +246,7 @@ impl Posted {
                     Err(format!("the answer has no header {name} with a one-time token").into())
                 }
             },
-            Place::Text => {
-                let text = String::from_utf8(whole(body).await?)?;
-                match text.trim() {
-                    "" => Err("the answer is empty, and should be a one-time token".into()),
-                    token => Ok(token.to_owned()),
-                }
-            }
+            Place::Text => Ok(String::from_utf8(whole(body).await?)?.trim().to_owned()),
             Place::Json(pointer) => {
                 let json: serde_json::Value = serde_json::from_slice(&whole(body).await?)?;
                 match json.pointer(pointer).and_then(serde_json::Value::as_str) {
@@ -262,6 +259,15 @@ impl Posted {
             }
         }
     }
+}
+
+/// Whether this header says something of the body, which a request for a token has not.
+fn is_of_body(name: &HeaderName) -> bool {
+    let of_the_body = [EXPECT, TRAILER, TRANSFER_ENCODING];
+    // `Content-Digest` and `Repr-Digest` (RFC 9530) among them, and what came before these.
+    name.as_str().starts_with("content-")
+        || of_the_body.contains(name)
+        || matches!(name.as_str(), "repr-digest" | "digest")
 }
 
 async fn whole<R>(body: R) -> Result<Vec<u8>, BoxError>
@@ -372,6 +378,9 @@ where
 
 /// The token as it is sent. It is shown in no log that heeds the mark of a secret.
 fn value(token: &str) -> Result<HeaderValue, BoxError> {
+    if token.trim().is_empty() {
+        return Err("the one-time token that was fetched is empty".into());
+    }
     let mut value = HeaderValue::from_str(token)?;
     value.set_sensitive(true);
     Ok(value)

@@ -135,6 +135,15 @@ impl Idempotent {
         Self { shared: Arc::new(shared), ..self }
     }
 
+    /// Keeps the answers of the last minute in this many bytes of the process's memory:
+    /// [`IdempotencyLayer::recent`](crate::IdempotencyLayer::recent), with all that it says. Default: 0, none.
+    #[cfg(feature = "recent")]
+    #[must_use]
+    pub fn recent(self, bytes: usize) -> Self {
+        let shared = (*self.shared).clone().recent(bytes);
+        Self { shared: Arc::new(shared), ..self }
+    }
+
     /// The same, with keys that are this tenant's: the same key of another is another. Default: everyone's.
     ///
     /// # Example: two tenants

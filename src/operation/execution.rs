@@ -95,11 +95,16 @@ impl Execution {
     /// happened, whatever else is said of it.
     pub(super) fn row(&self) -> Option<&Answer> {
         let policy = self.operation.subject().rule.policy();
-        self.operation.row().filter(|_| policy.ledger.is_some())
+        self.operation.row().filter(|_| policy.ledger.is_some() && !policy.observe)
     }
 
     /// Stores an answer, with its row where there is a ledger.
     pub(super) async fn store(&self, answer: Answer) -> InPlace {
+        if self.operation.subject().rule.policy().observe {
+            // A row would change what the next handler does, and the client gets what its handler said.
+            self.settlement.keep(answer).await;
+            return InPlace::Nothing;
+        }
         self.store_truth(seal(&self.operation, answer).await).await
     }
 

@@ -1,8 +1,10 @@
 //! One execution, from the claim to the stored answer.
 //!
 //! `run` is the way of a protected request up to the grant, `execution` from the grant on; `job` is both
-//! for work that is no request, `observe` for a request that is only observed. What they call is here: `claimant` asks for the grant and answers for what it asked, `capture` reads bodies,
-//! `wait` and `recovery` are for requests that were not granted, `seal` looks after the row of an answer
+//! for work that is no request, `observe` for a request that is only observed. What they call is here:
+//! `claimant` asks for the grant and answers for what it asked, `capture` reads bodies, `wait`, with
+//! `poller`, and `recovery` are for requests that were not granted, `recent` for those that need no grant,
+//! `seal` looks after the row of an answer
 //! where there is a ledger, `replay` answers from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
 
@@ -14,7 +16,9 @@ mod handle;
 mod job;
 mod keeper;
 mod observe;
+mod poller;
 mod prepare;
+mod recent;
 mod recovery;
 mod replay;
 mod run;
@@ -25,6 +29,7 @@ mod way;
 
 use std::sync::Arc;
 
+use poller::Pollers;
 use tokio::sync::Semaphore;
 
 pub(crate) use handle::Subject;
@@ -37,6 +42,8 @@ pub(crate) use recovery::storable;
 pub(crate) use run::run;
 pub(crate) use seal::{find_row, seal_row};
 
+#[cfg(feature = "recent")]
+use crate::store::Recent;
 use crate::{record::Secret, store::DynStore};
 
 /// What the requests of one layer share.
@@ -47,6 +54,11 @@ pub(crate) struct Shared {
     pub(crate) secret: Option<Secret>,
     /// A permit for each request that waits for another's run.
     pub(crate) waiters: Arc<Semaphore>,
+    /// What they do together.
+    pub(crate) pollers: Arc<Pollers>,
+    /// What is known to be stored, where the layer keeps some of it.
+    #[cfg(feature = "recent")]
+    pub(crate) recent: Option<Arc<Recent>>,
 }
 
 impl Shared {
@@ -56,6 +68,9 @@ impl Shared {
             store,
             secret: None,
             waiters: Arc::new(Semaphore::new(wait::WAITERS_AT_MOST)),
+            pollers: Arc::default(),
+            #[cfg(feature = "recent")]
+            recent: None,
         }
     }
 }

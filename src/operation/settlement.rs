@@ -49,7 +49,13 @@ impl Settlement {
         let kept = self.kept(&answer);
         let unsent = Unsent::new(self, End::Completion { answer: &answer, kept: kept.clone() });
         self.watched.stop().await;
-        let mut written = self.complete(kept).await;
+        let asked = Instant::now();
+        let mut written = self.complete(kept.clone()).await;
+        if written.as_ref().is_ok_and(|written| written.is_stored()) {
+            let Grant { key, print, .. } = self.grant;
+            self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
+            self.shared.run_ended(&key);
+        }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
             written = self.complete(self.kept(&answer.clone().without_body())).await;
@@ -88,6 +94,7 @@ impl Settlement {
             return;
         };
         unsent.told();
+        self.shared.run_ended(&self.grant.key);
         if let Some(late_claim) = self.late_claim(reason) {
             self.shared.keeper.keep(late_claim);
         }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::{Shared, claimant::look};
 use crate::{
-    policy::{Policy, Profile},
+    policy::{OnAbandoned, Policy, Profile},
+    record::RecordKey,
     refusal::{Refusal, RefusalKind},
     store::{Claim, Claimed, InProgress, StoreError},
 };
@@ -14,12 +15,8 @@ use crate::{
 /// The most requests of a layer that wait at once.
 pub(super) const WAITERS_AT_MOST: usize = 1024;
 
-/// Between two looks, doubled each time and jittered, so that waiters do not look in step.
-const LOOK_AFTER: Duration = Duration::from_millis(25);
-const LOOK_AFTER_AT_MOST: Duration = Duration::from_millis(500);
-
-/// Looks until the record is something else than in progress, or `until` is over. It looks at least
-/// once: the run may have ended while the answer of the claim was on its way.
+/// Waits until the record is something else than in progress, or `until` is over. It is looked at at
+/// least once: the run may have ended while the answer of the claim was on its way.
 ///
 /// A look compares the fingerprint, like a claim.
 ///
@@ -33,28 +30,38 @@ pub(super) async fn watch(
     met: InProgress,
     until: Instant,
 ) -> Claimed {
-    let mut seen = met;
-    let mut permit = None;
-    let mut pause = LOOK_AFTER;
-    loop {
-        match look_once(shared, claim, policy.call_within).await {
-            Ok(Claimed::InProgress(now)) => seen = now,
-            Ok(claimed) => return claimed,
-            // A store that cannot be asked just now does not change what was seen.
-            Err(_) => {}
+    let look = || look_once(shared, claim, policy.call_within);
+    let permit = match until > Instant::now() {
+        true => shared.waiters.try_acquire().ok(),
+        false => None,
+    };
+    if permit.is_none() {
+        // A store that cannot be asked just now does not change what was seen.
+        return look().await.unwrap_or(Claimed::InProgress(met));
+    }
+    let waiting = shared.pollers.join(claim, met);
+    // On the heap: most requests do not wait.
+    Box::pin(waiting.wait(look, policy.call_within, |found| is_for_one(policy, found), until)).await
+}
+
+/// Whether one of all waiters is enough to act on what was found: by the time that the next one looks,
+/// it has changed.
+fn is_for_one(policy: &Policy, found: &Claimed) -> bool {
+    match found {
+        Claimed::Free | Claimed::Forgotten => true,
+        Claimed::Abandoned(_) => !matches!(policy.on_abandoned, OnAbandoned::Refuse),
+        _ => false,
+    }
+}
+
+impl Shared {
+    /// A run under this key has ended, and the store knows. Whoever waits for it in this process need
+    /// not wait for the next look.
+    pub(super) fn run_ended(&self, key: &RecordKey) {
+        // Whoever comes later looks by himself.
+        if self.waiters.available_permits() < WAITERS_AT_MOST {
+            self.pollers.hurry(key);
         }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Claimed::InProgress(seen);
-        }
-        if permit.is_none() {
-            match shared.waiters.try_acquire() {
-                Ok(one) => permit = Some(one),
-                Err(_) => return Claimed::InProgress(seen),
-            }
-        }
-        sleep(pause.mul_f64(rand::random_range(0.5..1.0)).min(left)).await;
-        pause = (pause * 2).min(LOOK_AFTER_AT_MOST);
     }
 }
 

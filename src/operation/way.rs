@@ -22,7 +22,10 @@ use crate::{
     policy::{OnAbandoned, Policy},
     record::{ClaimToken, Fence, Fingerprint, Grant, OneTimeToken, Previous, RecordKey, State},
     refusal::{Refusal, RefusalKind},
-    store::{Alias, Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
+    store::{
+        Alias, Claim, Claimed, Completed, IfForgotten, StoreError, StoreErrorKind, Takeover,
+        Verdict,
+    },
     telemetry::{self, Timer},
 };
 
@@ -117,6 +120,12 @@ impl Way {
         &self.shared
     }
 
+    /// What the first claim would be answered, if that is known here to be a stored answer.
+    pub(super) fn recent_answer(&self) -> Option<Bytes> {
+        let asks = self.claimant.asks();
+        self.shared.recent_answer(&asks.key, asks.print)
+    }
+
     /// Asks for the right to execute.
     ///
     /// # Cancel safety
@@ -201,7 +210,10 @@ impl Way {
             self.claimant.call_off().await;
         }
         match claimed {
-            Claimed::Completed(completed) => Ok(Some(completed.payload)),
+            Claimed::Completed(completed) => {
+                self.keep_recent(&completed);
+                Ok(Some(completed.payload))
+            }
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
@@ -239,6 +251,15 @@ impl Way {
             // Granted: not by a look. Dead: this token was never given up.
             _ => Err(self.unavailable("the store's answer does not fit the question")),
         }
+    }
+
+    /// A claim like this one has the same answer for some time: nothing comes after completed. Its age
+    /// was told after the last send, and from then on as much is left of it as the age does not use up.
+    fn keep_recent(&self, completed: &Completed) {
+        let asks = self.claimant.asks();
+        let left = self.subject.rule.policy().retention.saturating_sub(completed.age);
+        let asked = self.claimant.last_sent();
+        self.shared.keep_recent(asks.key, asks.print, &completed.payload, asked, left);
     }
 
     /// This delivery id has a record of its own, from before it had a business key.

@@ -4,6 +4,8 @@ mod dynamic;
 mod error;
 mod issue;
 mod memory;
+#[cfg(feature = "recent")]
+mod recent;
 #[cfg(feature = "redis")]
 mod redis;
 mod resolve;
@@ -18,6 +20,8 @@ pub use issue::{Issue, Issued};
 pub use memory::MemoryStore;
 #[cfg(feature = "test-util")]
 pub(crate) use memory::Stored;
+#[cfg(feature = "recent")]
+pub(crate) use recent::Recent;
 #[cfg(feature = "redis-tls")]
 pub use redis::RedisTls;
 #[cfg(feature = "redis")]

@@ -14,7 +14,7 @@ use tower::{
     util::BoxCloneSyncService,
 };
 use tower_idempotency::client::{
-    ClientLayer, FetchToken, KeyLayer, Resend, TokenLayer, posted, posted_to,
+    ClientLayer, FetchToken, Key, KeyLayer, Resend, TokenLayer, posted, posted_to,
 };
 
 use crate::server::{Answer, Body, Server, hears, post, request, status, with};
@@ -136,6 +136,33 @@ async fn a_token_is_posted_for_through_the_same_service_with_the_same_credential
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_for_a_token_is_another_one_and_has_not_the_operations_key() {
+    let server = Server::new([in_a_header()]);
+    // The caller's layer has a header of its own, and a key stands in the usual one too.
+    let client = ServiceBuilder::new()
+        .layer(KeyLayer::new().header("X-Request-Key"))
+        .layer(ClientLayer::new())
+        .layer(TokenLayer::new("X-Once-Token", posted("/token").header("X-Token")))
+        .service(server.clone());
+    let mut request = post();
+    request.extensions_mut().insert(Key::new("order-7").unwrap());
+    for (name, value) in [("content-digest", "sha-256=:AA==:"), ("accept", "text/plain")] {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    assert_eq!(hears(client, request).await, Ok(200));
+    let [asked, sent] = &server.sent()[..] else { panic!("two requests") };
+    for name in ["idempotency-key", "x-request-key", "content-digest"] {
+        assert!(sent.header(name).is_some(), "{name} is the operation's");
+        assert_eq!(asked.header(name), None, "{name}");
+    }
+    assert_eq!(asked.header("accept"), Some("text/plain"));
+    assert!(
+        asked.head.extensions.get::<Key>().is_none(),
+        "nor does anything inside make one of it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_answered_in_place_of_a_token_is_the_answer_or_is_obeyed() {
     let fetch = || posted("/token").header("X-Token");
     let server = Server::new([status(403)]);
@@ -163,6 +190,20 @@ async fn an_answer_without_a_token_is_an_error_that_says_where_it_was_looked_for
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_with_an_empty_token_wherever_that_came_from() {
+    let fetch = |_: Parts| std::future::ready(Ok::<_, io::Error>(" ".to_owned()));
+    let server = Server::default();
+    let heard = hears(client(&server, fetch), post()).await.unwrap_err();
+    assert!(heard.contains("is empty") && server.sent().is_empty(), "{heard}");
+
+    let server = Server::new(vec![with(201, "x-token", ""); 9]);
+    let fetch = posted("/token").header("X-Token");
+    let heard = hears(client(&server, fetch), post()).await.unwrap_err();
+    assert!(heard.contains("is empty"), "{heard}");
+    assert!(server.sent().iter().all(|sent| sent.head.uri == "/token"));
+}
+
 /// Answers this where it is asked for a token, and else the token it was sent.
 async fn json(answer: &'static str, request: Request<Body>) -> Result<Response<Body>, io::Error> {
     Ok(match request.headers().get("x-once-token") {
@@ -176,10 +217,11 @@ async fn a_token_is_the_answer_or_stands_in_a_field_of_its_json() {
     for (fetch, answer, expected) in [
         (posted("/token"), "t-1", Ok("t-1")),
         (posted("/token"), "\r\nt-1 \n", Ok("t-1")),
-        (posted("/token"), " \n", Err("the answer is empty")),
+        (posted("/token"), " \n", Err("is empty")),
         (posted("/token"), "a\nb", Err("failed to parse header value")),
         (posted("/token").json("/token"), r#"{"token": "t-1"}"#, Ok("t-1")),
         (posted("/token").json("/data/0"), r#"{"data": ["t-1"]}"#, Ok("t-1")),
+        (posted("/token").json("/token"), r#"{"token": ""}"#, Err("is empty")),
         (posted("/token").json("/token"), r#"{"token": 7}"#, Err("no text at /token")),
         (
             posted("/token").json("/token"),

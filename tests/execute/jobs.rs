@@ -46,6 +46,11 @@ impl Jobs {
         Self { jobs, faults, memory, runs }
     }
 
+    /// The same, which keep the answers of the last minute.
+    pub(crate) fn keeping(self) -> Self {
+        Self { jobs: self.jobs.recent(1024 * 1024), ..self }
+    }
+
     /// Work that says which run of all it is.
     pub(crate) async fn charge(&self, key: &str) -> Ran {
         let runs = self.runs.clone();

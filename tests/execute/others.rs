@@ -245,3 +245,18 @@ async fn a_request_under_a_rule_of_the_same_name_has_other_keys() {
         "what one of them does downstream is not what the other does"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_came_again_within_a_minute_is_answered_from_memory_where_it_is_kept() {
+    let keeping = Jobs::new(Policy::job()).keeping();
+    let others = keeping.elsewhere(Policy::job());
+    assert_ran(&keeping.charge("k").await, executed("run 1"));
+    for (jobs, calls) in [(&keeping, 1), (&others, 1), (&keeping, 1), (&others, 2)] {
+        assert_ran(&jobs.charge("k").await, replayed("run 1"));
+        assert_eq!(jobs.faults.calls(Transition::Claim), calls);
+    }
+    // What it is compared by is compared here too.
+    let other = keeping.jobs.run("k", Some(b"else"), async |_| Ok::<_, Infallible>(String::new()));
+    other.await.unwrap();
+    assert_eq!(keeping.faults.calls(Transition::Claim), 2);
+}

@@ -164,9 +164,24 @@ impl House {
         S: Service<Asked, Response = Response<Body>, Error = String> + Clone + Send + 'static,
         S::Future: Send + 'static,
     {
+        Self::layered(memory, rules, inner, runs, |layer| layer)
+    }
+
+    /// The same with choices of the layer's.
+    pub(crate) fn layered<S>(
+        memory: MemoryStore,
+        rules: impl Into<Rules>,
+        inner: S,
+        runs: Arc<AtomicUsize>,
+        chosen: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
+    ) -> Self
+    where
+        S: Service<Asked, Response = Response<Body>, Error = String> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+    {
         let store = Logged::new(memory.clone());
         let faults = store.store.faults();
-        let layer = IdempotencyLayer::new(store.clone(), rules);
+        let layer = chosen(IdempotencyLayer::new(store.clone(), rules));
         let service = ServiceBuilder::new().layer(layer.clone()).service(inner);
         Self { layer, store, memory, faults, service: BoxCloneService::new(service), runs }
     }

@@ -16,6 +16,7 @@ mod operations;
 mod outcomes;
 mod policy;
 mod readiness;
+mod recent;
 mod recovery;
 mod rows;
 mod suspended;

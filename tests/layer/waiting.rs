@@ -1,13 +1,17 @@
 //! Waiting for somebody else's run: with its client, comparing again, and not for ever.
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 use tower_idempotency::{
-    RefusalKind,
-    store::StoreErrorKind,
+    Policy, RefusalKind,
+    operations::{Operations, Settle},
+    store::{Cursor, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
 };
 
-use crate::house::{SECOND, Sent, api, leave, request, settle, with_door};
+use crate::house::{Door, House, Reply, SECOND, Sent, api, leave, request, settle, with_door};
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_gets_the_answer_of_the_run_it_waited_for() {
@@ -80,11 +84,15 @@ async fn a_waiter_compares_again_when_another_request_took_the_key() {
     door.came().await;
     let waiter = house.client("k");
     settle().await;
-    // Released, and taken by another body before the waiter looks again.
+    // Released, and taken by another body before the waiter's next look arrives.
+    let gate = Gate::new();
+    house.faults.next(Transition::Claim, Fault::Hold(gate.clone()));
     door.let_one_in();
     first.await.unwrap().is_executed();
+    gate.arrived(1).await;
     let other = tokio::spawn(house.call(request("k", "another body")));
     door.came().await;
+    gate.open();
     waiter.await.unwrap().is_refused(RefusalKind::Mismatch);
     door.let_one_in();
     other.await.unwrap().is_executed();
@@ -172,4 +180,159 @@ async fn at_most_1024_wait_at_once_and_a_place_is_free_again_when_one_leaves() {
         waiter.await.unwrap().is_replayed();
     }
     assert_eq!(house.runs(), 1);
+}
+
+/// A house whose first request stands at the door, and so many that wait for it.
+async fn crowd(
+    policy: Policy,
+    status: u16,
+    waiters: usize,
+) -> (House, Door, Vec<JoinHandle<Reply>>) {
+    let (house, door) = with_door(policy, status);
+    let mut clients = vec![house.client("k")];
+    door.came().await;
+    clients.extend((0..waiters).map(|_| house.client("k")));
+    settle().await;
+    (house, door, clients)
+}
+
+fn looks(house: &House) -> usize {
+    house.times(Sent::Look).len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_on_one_key_look_as_often_as_one() {
+    for waiters in [1, 1_000] {
+        let (house, door, clients) = crowd(api().wait(120 * SECOND), 200, waiters).await;
+        sleep(60 * SECOND).await;
+        // At most twice a second and at least once, and a few at first.
+        let looked = looks(&house);
+        assert!((60..=250).contains(&looked), "{waiters} waiters looked {looked} times");
+        door.let_one_in();
+        for client in clients {
+            client.await.unwrap();
+        }
+        assert!(looks(&house) <= looked + 2, "one look tells all");
+        assert_eq!(house.times(Sent::Claim).len(), 1 + waiters);
+        assert_eq!(house.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_other_keys_look_for_themselves() {
+    let (house, door) = with_door(api().wait(120 * SECOND), 200);
+    let mut clients = Vec::new();
+    for key in ["a", "b", "c", "d"] {
+        clients.push(house.client(key));
+        door.came().await;
+        clients.push(house.client(key));
+    }
+    sleep(60 * SECOND).await;
+    assert!(looks(&house) >= 4 * 60, "{}", looks(&house));
+    for _ in 0..4 {
+        door.let_one_in();
+    }
+    for client in clients {
+        assert_eq!(client.await.unwrap().status, 200);
+    }
+    assert_eq!(house.runs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_in_the_process_of_the_run_hears_of_its_end_at_once() {
+    let (_house, door, clients) = crowd(api().wait(120 * SECOND), 200, 20).await;
+    sleep(60 * SECOND).await;
+    let ended = Instant::now();
+    door.let_one_in();
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert_eq!(ended.elapsed(), std::time::Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_one_that_looks_leaves_the_next_looks_in_its_place_and_no_more_often() {
+    let (house, door, mut clients) = crowd(api().wait(120 * SECOND), 200, 50).await;
+    for waiter in clients.drain(1..50) {
+        sleep(SECOND).await;
+        let before = looks(&house);
+        // The one that came first is the one that looks.
+        leave(waiter).await;
+        settle().await;
+        assert!(looks(&house) <= before + 1);
+    }
+    let looked = looks(&house);
+    assert!((49..=220).contains(&looked), "{looked}");
+    sleep(10 * SECOND).await;
+    assert!(looks(&house) >= looked + 10, "the last one looks");
+    door.let_one_in();
+    clients.pop().unwrap().await.unwrap().is_replayed();
+    clients.pop().unwrap().await.unwrap().is_executed();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_leaves_in_the_middle_of_its_look_takes_nobody_with_it() {
+    let (house, door, mut clients) = crowd(api().wait(120 * SECOND), 200, 3).await;
+    let gate = Gate::new();
+    house.faults.next(Transition::Claim, Fault::HoldAnswer(gate.clone()));
+    gate.arrived(1).await;
+    door.let_one_in();
+    clients.remove(0).await.unwrap().is_executed();
+    let left = Instant::now();
+    leave(clients.remove(0)).await;
+    for client in clients {
+        client.await.unwrap().is_replayed();
+    }
+    assert!(left.elapsed() <= SECOND, "{:?}", left.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_hangs_holds_up_its_own_request_alone() {
+    let (house, door, clients) = crowd(api().wait(10 * SECOND), 200, 5).await;
+    let begun = Instant::now();
+    house.faults.always(Transition::Claim, Fault::Hold(Gate::new()));
+    for client in clients.into_iter().skip(1) {
+        client.await.unwrap().is_refused(RefusalKind::InProgress);
+    }
+    assert!(begun.elapsed() <= 13 * SECOND, "{:?}", begun.elapsed());
+    door.let_one_in();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_back_is_claimed_by_one_waiter_at_a_time() {
+    let (house, door, clients) = crowd(api().wait(120 * SECOND), 503, 100).await;
+    for runs in 1..=clients.len() {
+        assert_eq!(house.runs(), runs);
+        // Each one that may go finds it free; the others neither claim nor are refused.
+        assert!(house.times(Sent::Claim).len() <= 101 + runs, "{runs}");
+        door.let_one_in();
+        if runs < clients.len() {
+            door.came().await;
+        }
+    }
+    for client in clients {
+        client.await.unwrap().is_executed();
+    }
+    assert_eq!(house.runs(), 101);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_hears_no_answer_that_is_older_than_it() {
+    let (house, door, clients) = crowd(api().wait(120 * SECOND), 504, 5).await;
+    door.let_one_in();
+    for client in clients.into_iter().skip(1) {
+        client.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    }
+    // Settled meanwhile, and running again.
+    let operations = Operations::new(house.store.clone());
+    let page = operations.list(Cursor::START, 10).await.unwrap();
+    operations.settle(&page.operations[0], Settle::not_done("a test").forced()).await.unwrap();
+    let again = house.client("k");
+    door.came().await;
+    let waiter = house.client("k");
+    sleep(10 * SECOND).await;
+    assert!(!waiter.is_finished());
+    door.let_one_in();
+    again.await.unwrap().is_executed();
+    waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
 }

@@ -2,6 +2,10 @@
 
 use std::{
     collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,7 +17,9 @@ use tower_idempotency::{
 };
 use tower_idempotency_test_support::{Log, Proxy, RedisCluster, RedisServer};
 
-use crate::support::{Value, claim, completed, granted, kept, name, new_key, short_claim};
+use crate::support::{
+    Value, claim, completed, granted, kept, name, new_key, short_claim, until_done,
+};
 
 fn store(cluster: &RedisCluster) -> RedisStore {
     let urls = cluster.urls();
@@ -261,6 +267,44 @@ async fn a_primary_that_dies_is_followed_to_its_replica_and_others_do_not_notice
     assert_eq!(completed(store.claim(claim(lost)).await), b"done");
     // The replica may not have had the last of it: owners write theirs again, and grants wait.
     assert_eq!(log.of("server changed").len(), 1, "{:?}", log.all());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_dies_under_load_lets_no_key_run_twice() {
+    let mut cluster = RedisCluster::start(true).await;
+    let stores = [store(&cluster), store(&cluster)];
+    for store in &stores {
+        // Each knows all three.
+        assert!(store.preflight().await.findings().len() > 10);
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let ([one, other], over) = (stores.clone(), over.clone());
+            tokio::spawn(async move {
+                let mut keys = 0;
+                while !over.load(SeqCst) {
+                    let key = new_key();
+                    let runs = tokio::join!(
+                        tokio::spawn(until_done(one.clone(), key)),
+                        tokio::spawn(until_done(other.clone(), key))
+                    );
+                    assert_eq!(runs.0.unwrap() + runs.1.unwrap(), 1, "{key:?}");
+                    keys += 1;
+                }
+                keys
+            })
+        })
+        .collect();
+    sleep(Duration::from_secs(1)).await;
+    cluster.nodes[0].kill();
+    sleep(Duration::from_secs(4)).await;
+    over.store(true, SeqCst);
+    let mut keys = 0;
+    for client in clients {
+        keys += client.await.unwrap();
+    }
+    assert!(keys > 50, "{keys}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

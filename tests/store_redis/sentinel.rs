@@ -15,13 +15,14 @@ use tokio::{
     time::sleep,
 };
 use tower_idempotency::{
-    ClaimToken, RecordKey, RedisStore, Store,
-    store::{Claim, Claimed, RedisServers, Written},
+    RedisStore, Store,
+    store::{Claimed, RedisServers, Written},
 };
 use tower_idempotency_test_support::{RedisServer, Sentinels};
 
 use crate::support::{
     HOLD, Value, claim, claim_until_granted, completed, granted, kept, name, new_key, short_claim,
+    until_done,
 };
 
 /// A primary, a replica of it, and sentinels over both.
@@ -150,28 +151,6 @@ async fn failovers_under_load_run_each_key_once() {
         keys += client.await.unwrap();
     }
     assert!(keys > 50, "{keys}");
-}
-
-/// Claims a key, runs for a moment and completes, or is told that it was done; how often it ran.
-async fn until_done(store: RedisStore, key: RecordKey) -> usize {
-    let started = Instant::now();
-    let lease = Duration::from_secs(6);
-    let asked = Claim::new(key, ClaimToken::random(), None, lease, HOLD, Duration::from_secs(1));
-    loop {
-        match store.claim(asked.clone()).await {
-            Ok(Claimed::Granted(grant)) => {
-                sleep(Duration::from_millis(20)).await;
-                while !store.complete(&grant, kept("done")).await.is_ok_and(Written::is_stored) {
-                    assert!(started.elapsed() < Duration::from_secs(30), "not stored");
-                    sleep(Duration::from_millis(20)).await;
-                }
-                return 1;
-            }
-            Ok(Claimed::Completed(_)) => return 0,
-            other => assert!(started.elapsed() < Duration::from_secs(30), "still: {other:?}"),
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_idempotency::{
     ClaimToken, Grant, RecordKey, RedisStore, Store, StoreError,
-    store::{Claim, Claimed, Kept, RedisCommand, RedisValue},
+    store::{Claim, Claimed, Kept, RedisCommand, RedisValue, Written},
 };
 pub(crate) use tower_idempotency_test_support::redis::{
     Value, aio::MultiplexedConnection as Connection,
@@ -118,5 +118,27 @@ fn adapted(value: Value) -> RedisValue {
             message: error.details().unwrap_or_default().into(),
         },
         other => panic!("{other:?}"),
+    }
+}
+
+/// Claims a key, runs for a moment and completes, or is told that it was done; how often it ran.
+pub(crate) async fn until_done(store: RedisStore, key: RecordKey) -> usize {
+    let started = tokio::time::Instant::now();
+    let lease = Duration::from_secs(6);
+    let asked = Claim::new(key, ClaimToken::random(), None, lease, HOLD, Duration::from_secs(1));
+    loop {
+        match store.claim(asked.clone()).await {
+            Ok(Claimed::Granted(grant)) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                while !store.complete(&grant, kept("done")).await.is_ok_and(Written::is_stored) {
+                    assert!(started.elapsed() < Duration::from_secs(30), "not stored");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                return 1;
+            }
+            Ok(Claimed::Completed(_)) => return 0,
+            other => assert!(started.elapsed() < Duration::from_secs(30), "still: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

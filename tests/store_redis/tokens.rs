@@ -1,14 +1,24 @@
 //! One-time tokens over a real server: issuers and uses at once, lost answers, and what is lost with them.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
 use tower_idempotency::{
-    Fingerprint, Issuance, OneTimeToken, RedisStore, Store, TokenRequest, Tokens,
-    store::{Claim, Claimed, Cursor, Issue, Issued, StoreErrorKind},
+    Fingerprint, Issuance, OneTimeToken, RedisStore, Store, StoreError, TokenRequest, Tokens,
+    store::{
+        Claim, Claimed, Cursor, Issue, Issued, RedisCommand, RedisConnection, RedisValue,
+        StoreErrorKind,
+    },
 };
 use tower_idempotency_test_support::{Proxy, RedisServer};
 
-use crate::support::{HOLD, Value, claim, granted, kept, name, new_key, server_and_store};
+use crate::support::{
+    HOLD, Value, claim, connect, granted, kept, name, new_key, send_raw, server_and_store,
+};
 
 fn order(number: u32) -> TokenRequest {
     TokenRequest::new("pay").business_key(format!("O-{number}"))
@@ -156,4 +166,41 @@ async fn a_claim_whose_answer_was_lost_has_used_the_token_up_for_itself_alone() 
     let other = store.claim(bringing(&issue, issue.token)).await;
     assert!(matches!(other, Ok(Claimed::InProgress(_))), "{other:?}");
     assert_eq!(granted(store.claim(asked).await).attempt, 1);
+}
+
+/// A connection that notes all that goes over it, as a program's own may do.
+struct Noting {
+    connection: MultiplexedConnection,
+    noted: Arc<Mutex<String>>,
+}
+
+impl RedisConnection for Noting {
+    async fn send(&self, commands: Vec<RedisCommand>) -> Result<Vec<RedisValue>, StoreError> {
+        let answers = send_raw(self.connection.clone(), &commands).await.expect("it is up");
+        let all = format!("{commands:?} {answers:?}\n");
+        self.noted.lock().unwrap().push_str(&all);
+        Ok(answers)
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_notes_what_goes_over_it_notes_no_token() {
+    let redis = RedisServer::start().await;
+    let noted = Arc::<Mutex<String>>::default();
+    let connection = connect(&redis.url()).await.unwrap();
+    let store = RedisStore::over(Noting { connection, noted: noted.clone() });
+    let issue = new_issue();
+    for _ in 0..2 {
+        let issued = store.issue(issue.clone()).await;
+        assert!(matches!(issued, Ok(Issued::Token { .. })), "{issued:?}");
+    }
+    assert!(matches!(store.claim(bringing(&issue, issue.token)).await, Ok(Claimed::Granted(_))));
+    let noted = noted.lock().unwrap().clone();
+    assert!(noted.contains("EVAL") && noted.contains("lengths"), "{noted}");
+    // As a `Debug` of `Bytes` writes it, and as one of a `Vec` does.
+    let token = issue.token.as_bytes();
+    let written = [format!("{:?}", Bytes::copy_from_slice(token)), format!("{token:?}")];
+    for written in written.map(|written| written.trim_matches(['b', '"', '[', ']']).to_owned()) {
+        assert!(!noted.contains(&written), "{written} in {noted}");
+    }
 }

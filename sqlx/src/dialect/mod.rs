@@ -9,7 +9,8 @@ mod sqlite;
 
 use std::future::Future;
 
-use sqlx::{Database, Encode, Type, error::DatabaseError};
+use sqlx::{Database, Encode, Transaction, Type, error::DatabaseError};
+use sqlx_core::transaction::TransactionManager;
 
 use crate::{ids::Ids, stored::Columns};
 
@@ -33,6 +34,8 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Begins a transaction for one look at what others have committed, where a default isolation could
     /// show what may still be rolled back.
     const BEGIN_TO_LOOK: Option<&'static str> = None;
+    /// Whether the id of a row that was rolled back is given to the next one.
+    const IDS_COME_AGAIN: bool = false;
     /// Deletes rows older than so many seconds, and so many at most.
     const PURGE: &'static str;
     /// After a `SELECT`: locks the row until the transaction ends.
@@ -115,6 +118,11 @@ pub trait Primitives: Database<Arguments: Clone> {
 /// A statement for this table in this database.
 pub(crate) fn sql<DB: Dialect>(text: &str, table: &str) -> String {
     DB::placeholders(&text.replace("{table}", table))
+}
+
+/// How deep a transaction is nested: 1 where no savepoint is open.
+pub(crate) fn depth<DB: Dialect>(tx: &Transaction<'_, DB>) -> usize {
+    <DB as Database>::TransactionManager::get_transaction_depth(tx)
 }
 
 /// What reads the same for every database, and that sqlx's bounds cannot say for all of them.

@@ -15,6 +15,7 @@ impl Dialect for Sqlite {}
 impl Primitives for Sqlite {
     const SCHEMA: &'static str = include_str!("../../schema/sqlite.sql");
     const BEFORE_SCHEMA: Option<&'static str> = None;
+    const IDS_COME_AGAIN: bool = true;
     const PURGE: &'static str = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} \
          WHERE created_at < unixepoch() - ? ORDER BY created_at LIMIT ?)";
     // There is one writer at a time, and whoever has tried to write is it.

@@ -1,7 +1,7 @@
 //! A connection that the program has already, as this store uses it: a trait of our own, so that no
 //! client's types are in anybody's way.
 
-use std::{future::Future, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
 use redis::{Arg, Cmd, Value};
@@ -9,7 +9,10 @@ use redis::{Arg, Cmd, Value};
 use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
 /// One command: its name and its arguments, as they go over the wire.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// There are one-time tokens and answers among the arguments: its `Debug` says how long each is, and no
+/// more.
+#[derive(Clone, PartialEq, Eq)]
 pub struct RedisCommand {
     arguments: Vec<Bytes>,
 }
@@ -31,7 +34,9 @@ impl RedisCommand {
 }
 
 /// What a server answered to one command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// There may be one-time tokens and answers in it: its `Debug` says how long a bulk string is, and no more.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RedisValue {
     /// Nothing.
@@ -51,6 +56,30 @@ pub enum RedisValue {
         /// The rest.
         message: String,
     },
+}
+
+impl fmt::Debug for RedisCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, rest) = self.arguments.split_first().unzip();
+        let name = String::from_utf8_lossy(name.map_or(&[], |name| &name[..]));
+        let lengths: Vec<_> = rest.into_iter().flatten().map(Bytes::len).collect();
+        f.debug_struct("RedisCommand").field("name", &name).field("lengths", &lengths).finish()
+    }
+}
+
+impl fmt::Debug for RedisValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => f.write_str("Nil"),
+            Self::Integer(number) => f.debug_tuple("Integer").field(number).finish(),
+            Self::Bytes(bytes) => write!(f, "Bytes({} bytes)", bytes.len()),
+            Self::Status(status) => f.debug_tuple("Status").field(status).finish(),
+            Self::Array(values) => f.debug_tuple("Array").field(values).finish(),
+            Self::Error { code, message } => {
+                f.debug_struct("Error").field("code", code).field("message", message).finish()
+            }
+        }
+    }
 }
 
 impl RedisValue {

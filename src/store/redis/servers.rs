@@ -132,6 +132,7 @@ impl RedisServers {
     }
 
     /// What TLS is made of, where one of the URLs wants it.
+    #[cfg_attr(not(feature = "redis-tls"), expect(clippy::unused_self, reason = "with it, not"))]
     fn tls_of(&self, wanted: bool) -> Result<Option<Tls>, StoreError> {
         #[cfg(feature = "redis-tls")]
         if wanted {

@@ -318,6 +318,22 @@ async fn a_row_of_a_savepoint_that_is_gone_is_not_committed() {
     assert_eq!(again, Handled::Charged(Answer::text("success")));
 }
 
+#[tokio::test]
+async fn a_row_that_is_gone_is_not_committed_as_the_next_ones() {
+    let (pool, _held) = open().await;
+    let operation = DELIVERY.operation().await;
+    let mut outer = pool.begin().await.unwrap();
+    let mut tx = outer.begin().await.unwrap();
+    let gone = new(DEDUP.enter(&mut tx, &operation).await.unwrap());
+    tx.rollback().await.unwrap();
+    // It may have the id that the other one had.
+    let other = Delivery { order: Some("O-2"), id: "N-2", ..DELIVERY }.operation().await;
+    let _row = new(DEDUP.enter(&mut outer, &other).await.unwrap());
+    let error = gone.commit(outer, Answer::text("success")).await.unwrap_err();
+    assert!(error.to_string().contains("not open in this transaction"), "{error}");
+    assert_eq!(count(&pool, "dedup").await, 0);
+}
+
 /// What a client is told while no connection can be had, for a seal and for what is abandoned.
 async fn without_a_connection(pool: &Pool, ledger: impl Ledger) {
     let store = MemoryStore::new();
