@@ -321,7 +321,7 @@ impl Policy {
     /// * Abandoned operations stay so: no resolver and no ledger is asked, and no row is sealed.
     ///   [`Policy::on_mismatch`] is not told.
     /// * A body that breaks off before it is whole is still answered by the layer: there is no request to
-    ///   hand on.
+    ///   hand on. And a source or a hook of the policy that panics takes its request with it.
     ///
     /// Danger: nothing is protected. What [`Policy::verify`] or a one-time token would refuse reaches the
     /// handler too, which must check that itself for so long.
