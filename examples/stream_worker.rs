@@ -25,7 +25,7 @@ use redis::{
 };
 use tokio::time::sleep;
 use tower_idempotency::{
-    Abandoned, Answer, Idempotent, Policy, RedisStore, Resolution, Rule,
+    Abandoned, Answer, Idempotent, Policy, RedisStore, RefusalKind, Resolution, Rule,
     execute::{Done, RunError},
 };
 
@@ -227,6 +227,11 @@ impl Worker {
             Err(RunError::DoneWithoutValue(_)) => Next::Acknowledge,
             Err(RunError::Mismatch) => {
                 println!("put aside: {order} had another amount before");
+                Next::Aside
+            }
+            // The order is no key: neither is it when the message comes again.
+            Err(RunError::Refused(refusal)) if refusal.kind() == RefusalKind::IdentityMalformed => {
+                println!("put aside {}: {}", message.id, refusal.detail());
                 Next::Aside
             }
             Err(error) => {

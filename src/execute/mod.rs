@@ -10,8 +10,8 @@
 //! too long, and when another takes its messages over. The key is what the message is about, an order and
 //! an event, or the message's own id if that stays the same; a key from the producer covers a message
 //! that was sent twice as well. Acknowledge what is [`Done`], leave what is [`Busy`](RunError::Busy) to be
-//! delivered again, and put aside what is a [`Mismatch`](RunError::Mismatch) or
-//! [`Unknown`](RunError::Unknown).
+//! delivered again, and put aside what is a [`Mismatch`](RunError::Mismatch),
+//! [`Unknown`](RunError::Unknown) or [`Refused`](RunError::Refused), as a key that is empty or too long is.
 //!
 //! The example `stream_worker` is one, for a Redis Stream with a consumer group.
 //!

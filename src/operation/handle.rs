@@ -164,7 +164,7 @@ impl Operation {
     }
 
     /// The id of this delivery, where the operation has a business key. One that is no UTF-8 is
-    /// percent-encoded.
+    /// percent-encoded. Where a one-time token is demanded it is a hash of the token.
     pub fn delivery_id(&self) -> Option<&str> {
         let delivery = self.inner.subject.delivery.as_ref()?;
         Some(as_text(delivery.as_bytes(), &self.inner.delivery_text))

@@ -215,9 +215,11 @@ fn read_whole(
     let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
     let (subject, delivery) = match business {
         None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
-        // A token is no other name of what it was issued for: the fingerprint holds it.
+        // A token is no other name of what it was issued for in the store, where the fingerprint holds it.
+        // For rows it is: they tell by the delivery's id that the key beside it is a business key.
         Some(business) if one_time.is_some() => {
-            (names.subject(business, Kind::Business, None, print.fields), None)
+            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            (subject, None)
         }
         Some(business) => {
             let record = names.record(&delivery, Kind::Delivery);

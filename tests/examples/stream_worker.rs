@@ -155,6 +155,9 @@ async fn what_no_consumer_can_charge_is_put_aside_and_a_consumer_stops_on_ctrl_c
     stream.add("O-1", "960").await;
     stream.add("O-1", "1").await;
     let _: String = stream.redis.xadd("orders", "*", &[("order", "O-2")]).await.unwrap();
+    for order in [String::new(), "x".repeat(256)] {
+        stream.add(&order, "960").await;
+    }
     let url = stream.server.url();
     let added = run("stream_worker", &["add", "O-3", "960", "--redis", &url]).await;
     assert!(text(&added.stdout).starts_with("added "), "{added:?}");
@@ -164,7 +167,7 @@ async fn what_no_consumer_can_charge_is_put_aside_and_a_consumer_stops_on_ctrl_c
     stream.all_acknowledged().await;
     assert_eq!(stream.charges().await, each_once(["O-1", "O-3"]));
     let aside: usize = stream.redis.xlen("orders:aside").await.unwrap();
-    assert_eq!(aside, 2);
+    assert_eq!(aside, 4);
     worker.signal(Signal::SIGINT);
     assert_eq!(worker.wait_for_line("stopped"), "stopped; 0 running, 0 unsent");
     assert!(worker.wait());

@@ -24,6 +24,7 @@ mod table;
 mod telemetry;
 mod token_house;
 mod token_model;
+mod token_rows;
 mod token_secrecy;
 mod tokens;
 mod waiting;
