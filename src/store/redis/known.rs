@@ -110,6 +110,7 @@ impl Known {
     }
 
     /// Whether a record of this name is on this server.
+    #[cfg_attr(not(feature = "redis-cluster"), expect(clippy::unused_self, reason = "with it, not"))]
     pub(super) fn owns(&self, name: &str) -> bool {
         #[cfg(feature = "redis-cluster")]
         if let Some(member) = self.member.get() {
