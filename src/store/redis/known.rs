@@ -1,6 +1,11 @@
 //! What is known of a server, whichever connection leads to it: which one it is, what it is fit for, and
 //! whose records it has.
 
+#![cfg_attr(
+    not(feature = "redis-cluster"),
+    expect(clippy::unused_self, reason = "a cluster needs it")
+)]
+
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, Weak,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -110,7 +115,6 @@ impl Known {
     }
 
     /// Whether a record of this name is on this server.
-    #[cfg_attr(not(feature = "redis-cluster"), expect(clippy::unused_self, reason = "with it, not"))]
     pub(super) fn owns(&self, name: &str) -> bool {
         #[cfg(feature = "redis-cluster")]
         if let Some(member) = self.member.get() {
