@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 use tower_idempotency::{
     Policy, RedisStore, Rule, State, Store,
     test_util::{Fault, Gate, Transition},
@@ -323,7 +323,7 @@ async fn case_36_a_waiter_that_leaves_is_gone() {
 #[tokio::test]
 async fn case_36_waiters_that_left_leave_their_places() {
     // A layer has 1,024 places.
-    let (rounds, at_once) = (11, 100);
+    let (rounds, at_once) = (12, 100);
     let shop = Shop::open(patient(api()).wait(LONG)).await;
     let mut first = start(&shop).await;
     for round in 1..=rounds {
@@ -335,8 +335,9 @@ async fn case_36_waiters_that_left_leave_their_places() {
             waiters.push(waiter);
         }
         shop.came.wait_for(1 + round * at_once).await;
-        // A claim, a look, and another one after a pause.
-        shop.faults.called(Transition::Claim, before + 3 * at_once).await;
+        // A claim of each; then one of them looks for all, and all have their places.
+        shop.faults.called(Transition::Claim, before + at_once).await;
+        sleep(Duration::from_millis(200)).await;
         drop(waiters);
         shop.gone.wait_for(round * at_once).await;
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tower_idempotency::{Policy, test_util::Transition};
 use tower_idempotency_test_support::{Http2Client, Http2Stream, h2::Reason};
 
@@ -153,7 +154,7 @@ async fn case_36_a_waiter_whose_stream_is_reset_is_gone() {
 #[tokio::test]
 async fn case_36_waiters_that_were_reset_leave_their_places() {
     // A layer has 1,024 places.
-    let (rounds, at_once) = (11, 100);
+    let (rounds, at_once) = (12, 100);
     let shop = Shop::open(patient(api())).await;
     let client = connect(&shop).await;
     let first = start(&shop, &client).await;
@@ -167,8 +168,9 @@ async fn case_36_waiters_that_were_reset_leave_their_places() {
             waiters.push(waiter);
         }
         shop.came.wait_for(1 + round * at_once).await;
-        // A claim, a look, and another one after a pause.
-        shop.faults.called(Transition::Claim, before + 3 * at_once).await;
+        // A claim of each; then one of them looks for all, and all have their places.
+        shop.faults.called(Transition::Claim, before + at_once).await;
+        sleep(Duration::from_millis(200)).await;
         for waiter in waiters {
             waiter.reset(Reason::CANCEL);
         }
