@@ -26,7 +26,7 @@ use crate::{identity::form, policy::Policy};
 /// `.keep_if(|answer| answer.body().is_some_and(|body| body == "SUCCESS"))`.
 ///
 /// [1]: https://docs.open.alipay.com/270/105902/
-/// [2]: https://docs.open.alipay.com/194/103296/
+/// [2]: https://docs.open.alipay.com/204/105301/
 /// [3]: https://hexdocs.pm/alipay_sdk/Alipay.Plug.EventHandler.html
 /// [4]: https://docs.antom.com/ac/wap_hk/asyncnotif
 ///
