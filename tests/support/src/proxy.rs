@@ -1,8 +1,9 @@
 //! A TCP proxy that breaks connections on command, at the moment a test wants.
 
 use std::{
+    collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -37,6 +38,8 @@ struct Faults {
     /// Raised by one to cut all connections.
     cuts: watch::Sender<u64>,
     counts: watch::Sender<Counts>,
+    /// The connections that are open, each by how many there were with it.
+    open: Mutex<BTreeSet<usize>>,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +92,7 @@ impl Proxy {
             changed: watch::Sender::new(()),
             cuts: watch::Sender::new(0),
             counts: watch::Sender::default(),
+            open: Mutex::default(),
         });
         let listening = tokio::spawn(listen(listener, faults.clone()));
         Self { address, faults, listening }
@@ -114,10 +118,12 @@ impl Proxy {
         self.plan(|plan| *plan = Plan::default());
     }
 
-    /// Cuts all connections, and waits until they are gone with what they held back.
+    /// Cuts all connections, and waits until they are gone with what they held back. There may be new
+    /// ones by then.
     pub async fn cut(&self) {
+        let last = self.counts().connections;
         self.faults.cuts.send_modify(|cuts| *cuts += 1);
-        self.wait_until(|counts| counts.open == 0).await;
+        self.wait_until(|_| self.faults.open().range(..=last).next().is_none()).await;
     }
 
     /// Cuts new connections as soon as they are there.
@@ -192,6 +198,10 @@ impl Drop for Proxy {
 }
 
 impl Faults {
+    fn open(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.open.lock().expect("no holder of the set panics")
+    }
+
     fn with_plan<T>(&self, look: impl FnOnce(&mut Plan) -> T) -> T {
         look(&mut self.plan.lock().expect("no holder of the plan panics"))
     }
@@ -229,16 +239,20 @@ async fn listen(listener: TcpListener, faults: Arc<Faults>) {
             faults.counts.send_modify(|counts| counts.refused += 1);
             continue;
         }
+        // Before it counts, so that no cut that waits for it can come before it knows of cuts.
+        let cuts = faults.cuts.subscribe();
+        let mut number = 0;
         faults.counts.send_modify(|counts| {
             counts.connections += 1;
             counts.open += 1;
+            number = counts.connections;
+            faults.open().insert(number);
         });
-        // Subscribed here, so that no cut can come before the connection knows of cuts.
-        let cuts = faults.cuts.subscribe();
         let server = *faults.server.lock().expect("no holder of the address panics");
         let faults = faults.clone();
         tokio::spawn(async move {
             forward(client, server, &faults, cuts).await;
+            faults.open().remove(&number);
             faults.counts.send_modify(|counts| counts.open -= 1);
         });
     }
