@@ -1,6 +1,6 @@
 //! What a request meets that is only observed: nothing is waited for, settled or taken over for it.
 
-use super::{Granted, Led, Met, TOO_LATE, Way};
+use super::{Granted, Met, TOO_LATE, Way, led::Led};
 use crate::{
     operation::{Would, observe::Why, replay::replay},
     policy::OnAbandoned,

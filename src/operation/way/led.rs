@@ -1,0 +1,130 @@
+//! Where a request goes whose delivery id leads to another record than the one it named, and what it brings
+//! back from there.
+
+use tokio::time::timeout;
+
+use super::{Way, unasked};
+use crate::{
+    operation::{
+        claimant::Claimant,
+        recovery::{recover, settle},
+    },
+    record::{ClaimToken, Grant, Previous, RecordKey},
+    refusal::Refusal,
+    store::{Alias, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
+};
+
+/// How a request came to another record than the one it named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Led {
+    /// Its delivery id is another name of an operation; it may claim that one.
+    ByAlias,
+    /// It may be answered from that record, but never be run under it: it does not say under which
+    /// business key.
+    ToAnswers,
+    /// Its delivery id has a record of its own, from before it had a business key. It is answered
+    /// from that one, and what is to run runs under the business key.
+    ToDelivery,
+}
+
+impl Led {
+    pub(super) fn only_answers(self) -> bool {
+        self != Self::ByAlias
+    }
+}
+
+impl Way {
+    /// This delivery id has a record of its own, from before it had a business key.
+    pub(super) fn follow_delivery(&mut self) -> Result<(), Refusal> {
+        let Some(alias) = self.claimant.asks().alias else {
+            return Err(self.unavailable("the store speaks of a delivery id it was not told"));
+        };
+        self.follow(alias.key, Led::ToDelivery);
+        Ok(())
+    }
+
+    /// The delivery id has no record of its own any more, or an abandoned one, which is settled as the
+    /// policy says. What may run runs under the business key, where every delivery of the event
+    /// meets it.
+    pub(super) async fn settle_delivery(&mut self, over: Claimed) -> Result<(), Refusal> {
+        let Claimed::Abandoned(record) = over else {
+            self.lead_back(Some(self.subject.record));
+            return Ok(());
+        };
+        match recover(&self.shared, &self.subject, &record).await? {
+            // Settled as done, or changed meanwhile: it is looked at again.
+            Takeover::Refuse => {}
+            // Its record stays as it is, and is met by each delivery of it: nobody has said that it
+            // did not happen.
+            Takeover::Any => {
+                self.before = Previous::AbandonedUnknown;
+                self.lead_back(None);
+            }
+            Takeover::Only(_) => {
+                self.before = Previous::AbandonedNotDone;
+                let hold = self.subject.rule.policy().hold;
+                settle(&self.shared, &self.subject, record.mark, Verdict::NotDone { hold }).await?;
+                self.lead_back(Some(self.subject.record));
+            }
+        }
+        Ok(())
+    }
+
+    /// The identity is another name of this record.
+    pub(super) fn follow_alias(&mut self, target: RecordKey) {
+        // Where the policy has a business key, only a request that names it may run.
+        let names_it = self.subject.rule.policy().business_key.is_none();
+        self.follow(target, if names_it { Led::ByAlias } else { Led::ToAnswers });
+    }
+
+    /// Claims another key. What was claimed before is called off.
+    fn follow(&mut self, target: RecordKey, led: Led) {
+        self.led = Some(led);
+        self.ask_for(target, None);
+    }
+
+    /// Claims the key that the request named, with its delivery id as another name where that may be.
+    fn lead_back(&mut self, delivery: Option<RecordKey>) {
+        let policy = self.subject.rule.policy();
+        let alias = delivery.map(|key| Alias::new(key, policy.hold + policy.retention));
+        self.takeover = unasked(policy);
+        self.led = None;
+        self.ask_for(self.subject.named, alias);
+    }
+
+    /// Another key is claimed with another token.
+    fn ask_for(&mut self, key: RecordKey, alias: Option<Alias>) {
+        self.subject.record = key;
+        let mut claim = self.claimant.asks().clone();
+        claim.key = key;
+        claim.alias = alias;
+        claim.token = ClaimToken::random();
+        if claim.if_forgotten == IfForgotten::Grant {
+            // That was about the other key.
+            claim.if_forgotten = IfForgotten::Tell;
+        }
+        let call_within = self.subject.rule.policy().call_within;
+        self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
+    }
+
+    /// The grant with what became of the delivery's own run before it. That nobody knows is written down
+    /// before anything runs: where this run gives back, it must be found unknown still.
+    pub(super) async fn after_its_delivery(
+        &mut self,
+        mut grant: Grant,
+    ) -> Result<Grant, StoreError> {
+        let unknown = self.before == Previous::AbandonedUnknown;
+        if unknown && grant.previous != Previous::AbandonedUnknown {
+            grant.previous = self.before;
+            let renewal = self.shared.store.clone().renew(grant.clone());
+            let renewed = timeout(self.call_within(), renewal).await;
+            if !renewed.unwrap_or_else(|_| Err(StoreError::too_slow()))?.is_stored() {
+                let message = "the store has lost what it granted a moment ago";
+                return Err(StoreError::new(StoreErrorKind::Garbled, message));
+            }
+        } else if grant.previous == Previous::Nothing {
+            grant.previous = self.before;
+        }
+        Ok(grant)
+    }
+}
