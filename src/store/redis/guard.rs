@@ -1,6 +1,7 @@
 //! What a store that may have lost records may still grant.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -19,7 +20,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What a [`RedisStore`](crate::RedisStore) does when it notices that records were lost: the key that
-/// it keeps for that is gone, after a flush, an eviction, or a restart without persistence.
+/// it keeps for that is gone, after a flush, an eviction, or a restart without persistence. In a cluster
+/// there is such a key on each primary, and a loss on one of them counts for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnDataLoss {
@@ -43,7 +45,13 @@ pub(super) struct Uneasy {
 
 impl Uneasy {
     pub(super) fn begin(&self) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.begin_at(Instant::now());
+    }
+
+    /// It is so since then, or since later.
+    pub(super) fn begin_at(&self, at: Instant) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = (*since).max(Some(at));
         self.is.store(true, Relaxed);
     }
 
@@ -52,17 +60,17 @@ impl Uneasy {
         self.since().is_some()
     }
 
-    fn since(&self) -> Option<Instant> {
-        if !self.is.load(Relaxed) {
+    /// Ever.
+    fn has_been(&self) -> bool {
+        self.is.load(Relaxed)
+    }
+
+    pub(super) fn since(&self) -> Option<Instant> {
+        if !self.has_been() {
             return None;
         }
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.filter(|since| since.elapsed() < REMEMBERED_FOR)
-    }
-
-    /// How long of `pause` is left.
-    fn left(&self, pause: Duration) -> Option<Duration> {
-        pause.checked_sub(self.since()?.elapsed())
     }
 }
 
@@ -70,17 +78,17 @@ impl Uneasy {
 pub(super) struct Guard {
     prefix: Arc<str>,
     pub(super) own: Own,
+    /// Of all servers, where they are several: what one has lost may be in slots that are another's by
+    /// the time it is asked for, and nobody can tell which those are.
     lost: Uneasy,
-    /// In a cluster, where each node would need one, and a name that stays with it.
-    has_no_canary: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     on_data_loss: OnDataLoss,
-    /// The canary as it was last seen or written.
-    canary: Option<String>,
+    /// The canaries by their names, each as it was last seen or written.
+    canaries: BTreeMap<String, String>,
     /// Nothing is granted until the loss is accepted.
     refusing: bool,
 }
@@ -107,7 +115,6 @@ impl Guard {
             prefix,
             own: Own::default(),
             lost: Uneasy::default(),
-            has_no_canary: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -117,15 +124,16 @@ impl Guard {
         &self.prefix
     }
 
-    /// There is no canary to look after.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn has_no_canary(&self) {
-        self.has_no_canary.store(true, Relaxed);
+    /// Whether the canary of this name is to be looked at, at a time when those that are known are, or
+    /// another.
+    pub(super) fn is_due(&self, canary: &str, known_are: bool) -> bool {
+        known_are || !self.state().canaries.contains_key(canary)
     }
 
-    /// Whether the canary is to be looked at, at a time when those that are known are, or another.
-    pub(super) fn is_due(&self, known_are: bool) -> bool {
-        !self.has_no_canary.load(Relaxed) && (known_are || self.state().canary.is_none())
+    /// Canaries that are not looked at any more are forgotten: they may expire.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn forget(&self, is_over: impl Fn(&str) -> bool) {
+        self.state().canaries.retain(|name, _| !is_over(name));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,23 +149,23 @@ impl Guard {
         self.state().on_data_loss
     }
 
-    /// The canary that should be there, if one is known.
-    pub(super) fn canary(&self) -> Option<String> {
-        self.state().canary.clone()
+    /// What the canary of this name should be, if that is known.
+    pub(super) fn canary(&self, name: &str) -> Option<String> {
+        self.state().canaries.get(name).cloned()
     }
 
-    /// This canary was found, or none.
-    pub(super) fn found(&self, there: &str) -> Found {
+    /// Under this name this canary was found, or none.
+    pub(super) fn found(&self, name: &str, there: &str) -> Found {
         let mut state = self.state();
-        let Some(known) = &state.canary else {
-            state.canary = (!there.is_empty()).then(|| there.to_owned());
+        let Some(known) = state.canaries.get(name) else {
+            state.saw(name, there);
             return Found::Known;
         };
         if there == known {
             return Found::Known;
         }
         if there.starts_with(ACCEPTED) && state.refusing {
-            *state = State { canary: Some(there.to_owned()), refusing: false, ..*state };
+            state.accept(name, there);
             return Found::Accepted;
         }
         if state.refusing {
@@ -165,8 +173,7 @@ impl Guard {
         }
         state.refusing = state.on_data_loss == OnDataLoss::Refuse;
         if !state.refusing {
-            // The next look makes a new one, if nobody else has.
-            state.canary = (!there.is_empty()).then(|| there.to_owned());
+            state.saw(name, there);
         }
         drop(state);
         self.lost.begin();
@@ -174,17 +181,17 @@ impl Guard {
     }
 
     /// Whoever looks after the server has accepted what was lost, and has written this canary.
-    pub(super) fn accepted(&self, canary: String) {
-        let mut state = self.state();
-        *state = State { canary: Some(canary), refusing: false, ..*state };
+    pub(super) fn accepted(&self, name: &str, canary: &str) {
+        self.state().accept(name, canary);
     }
 
-    /// What may be answered to this claim. `server` is about the server as such.
-    pub(super) fn gate(&self, server: &Uneasy, claim: &Claim) -> Gate {
-        if (!server.is.load(Relaxed) && !self.lost.is.load(Relaxed)) || claim.is_look() {
+    /// What may be answered to this claim. `changed` says since when the server is another one.
+    pub(super) fn gate(&self, changed: Option<Instant>, claim: &Claim) -> Gate {
+        if claim.is_look() {
             return Gate::Open;
         }
-        let left = |pause| server.left(pause).max(self.lost.left(pause));
+        let since = changed.max(self.lost.since());
+        let left = |pause: Duration| pause.checked_sub(since?.elapsed());
         if let Some(left) = left(claim.lease / 3 + RENEWALS_MAY_LAG) {
             return Gate::Held(left);
         }
@@ -193,13 +200,31 @@ impl Guard {
         {
             return Gate::NoTakeover(left);
         }
-        let lost = self.lost.since().is_some();
+        // However long ago the loss is.
+        let refusing = || self.lost.has_been() && self.state().refusing;
         match claim.if_forgotten {
             // After a failover the last records may be lost though the canary lives.
-            IfForgotten::Tell if lost || server.since().is_some() => Gate::Told,
-            IfForgotten::AsTheStoreSays if lost && self.state().refusing => Gate::Refused,
+            IfForgotten::Tell if since.is_some() || refusing() => Gate::Told,
+            IfForgotten::AsTheStoreSays if refusing() => Gate::Refused,
             _ => Gate::Open,
         }
+    }
+}
+
+impl State {
+    /// The next look makes one where there is none, if nobody else has.
+    fn saw(&mut self, name: &str, canary: &str) {
+        match canary {
+            "" => drop(self.canaries.remove(name)),
+            _ => drop(self.canaries.insert(name.to_owned(), canary.to_owned())),
+        }
+    }
+
+    /// What was lost is accepted: the other canaries may be among it, and are met anew.
+    fn accept(&mut self, name: &str, canary: &str) {
+        self.canaries.clear();
+        self.saw(name, canary);
+        self.refusing = false;
     }
 }
 
@@ -259,17 +284,15 @@ mod tests {
     use crate::record::{ClaimToken, RecordKey};
 
     const SECOND: Duration = Duration::from_secs(1);
+    const NAME: &str = "p:canary";
 
     fn claim(lease: Duration) -> Claim {
         let key = RecordKey::from_bytes([1; 32]);
         Claim::new(key, ClaimToken::random(), None, lease, 60 * SECOND, SECOND)
     }
 
-    fn changed_ago(ago: Duration) -> Uneasy {
-        let uneasy = Uneasy::default();
-        uneasy.begin();
-        *uneasy.since.lock().unwrap() = Instant::now().checked_sub(ago);
-        uneasy
+    fn changed_ago(ago: Duration) -> Option<Instant> {
+        Instant::now().checked_sub(ago)
     }
 
     #[test]
@@ -279,7 +302,7 @@ mod tests {
         let gate = |ago, takeover| {
             let mut claim = claim(lease);
             claim.takeover = takeover;
-            guard.gate(&changed_ago(ago), &claim)
+            guard.gate(changed_ago(ago), &claim)
         };
         for takeover in [Takeover::Refuse, Takeover::Any] {
             assert!(matches!(gate(SECOND, takeover), Gate::Held(left) if left <= 10 * SECOND));
@@ -292,8 +315,8 @@ mod tests {
         assert_eq!(gate(31 * SECOND, Takeover::Any), Gate::Open);
         let mut look = claim(lease);
         look.within = Duration::ZERO;
-        assert_eq!(guard.gate(&changed_ago(SECOND), &look), Gate::Open);
-        assert_eq!(guard.gate(&Uneasy::default(), &claim(lease)), Gate::Open);
+        assert_eq!(guard.gate(changed_ago(SECOND), &look), Gate::Open);
+        assert_eq!(guard.gate(None, &claim(lease)), Gate::Open);
     }
 
     #[test]
@@ -311,35 +334,66 @@ mod tests {
     #[test]
     fn a_canary_that_is_gone_or_another_is_a_loss_once() {
         let guard = Guard::new("p:".into());
-        assert_eq!(guard.found("one"), Found::Known, "the first that is seen");
-        assert_eq!(guard.found("one"), Found::Known);
-        assert_eq!(guard.found(""), Found::Lost);
-        assert_eq!(guard.canary(), None, "the next look makes one");
-        assert_eq!(guard.found("two"), Found::Known);
-        assert_eq!(guard.found("three"), Found::Lost);
-        assert_eq!(guard.canary().as_deref(), Some("three"));
+        assert_eq!(guard.found(NAME, "one"), Found::Known, "the first that is seen");
+        assert_eq!(guard.found(NAME, "one"), Found::Known);
+        assert_eq!(guard.found(NAME, ""), Found::Lost);
+        assert_eq!(guard.canary(NAME), None, "the next look makes one");
+        assert_eq!(guard.found(NAME, "two"), Found::Known);
+        assert_eq!(guard.found(NAME, "three"), Found::Lost);
+        assert_eq!(guard.canary(NAME).as_deref(), Some("three"));
+    }
+
+    #[test]
+    fn each_canary_is_known_by_its_name_and_a_loss_that_is_accepted_is_one_of_them_all() {
+        let guard = Guard::new("p:".into());
+        guard.on_data_loss(OnDataLoss::Refuse);
+        for (name, canary) in [(NAME, "one"), ("p:canary.2", "two"), ("p:canary.5", "three")] {
+            assert!(guard.is_due(name, false));
+            assert_eq!(guard.found(name, canary), Found::Known);
+            assert!(!guard.is_due(name, false) && guard.is_due(name, true));
+        }
+        assert_eq!(guard.found("p:canary.2", "one"), Found::Lost, "it is another's");
+        assert_eq!(guard.found("p:canary.5", ""), Found::StillLost);
+        assert_eq!(guard.found(NAME, "+four"), Found::Accepted);
+        // Whoever accepted has written new ones by now, or the next look does.
+        assert_eq!(guard.found("p:canary.2", "five"), Found::Known);
+        assert_eq!(guard.found("p:canary.5", ""), Found::Known);
+        assert_eq!(guard.found("p:canary.2", ""), Found::Lost, "one more loss");
+    }
+
+    #[test]
+    #[cfg(feature = "redis-cluster")]
+    fn a_canary_that_is_not_looked_at_any_more_may_be_gone_when_it_is_met_again() {
+        let guard = Guard::new("p:".into());
+        guard.found(NAME, "one");
+        guard.found("p:canary.2", "two");
+        guard.forget(|name| name == NAME);
+        assert_eq!(guard.found(NAME, ""), Found::Known);
+        assert_eq!(guard.found("p:canary.2", ""), Found::Lost);
     }
 
     #[test]
     fn a_loss_that_is_not_to_be_gone_over_is_refused_until_it_is_accepted() {
         let guard = Guard::new("p:".into());
         guard.on_data_loss(OnDataLoss::Refuse);
-        guard.found("one");
-        assert_eq!(guard.found(""), Found::Lost);
+        guard.found(NAME, "one");
+        assert_eq!(guard.found(NAME, ""), Found::Lost);
         *guard.lost.since.lock().unwrap() = Instant::now().checked_sub(60 * SECOND);
-        let well = Uneasy::default();
         let mut asked = claim(SECOND);
-        assert_eq!(guard.gate(&well, &asked), Gate::Refused);
-        assert_eq!(guard.found(""), Found::StillLost);
-        assert_eq!(guard.found("two"), Found::StillLost, "a process that has just started");
+        assert_eq!(guard.gate(None, &asked), Gate::Refused);
+        assert_eq!(guard.found(NAME, ""), Found::StillLost);
+        assert_eq!(guard.found(NAME, "two"), Found::StillLost, "a process that has just started");
         asked.if_forgotten = IfForgotten::Tell;
-        assert_eq!(guard.gate(&well, &asked), Gate::Told);
+        assert_eq!(guard.gate(None, &asked), Gate::Told);
         asked.if_forgotten = IfForgotten::Grant;
-        assert_eq!(guard.gate(&well, &asked), Gate::Open);
+        assert_eq!(guard.gate(None, &asked), Gate::Open);
         asked.if_forgotten = IfForgotten::AsTheStoreSays;
-        assert_eq!(guard.found("+three"), Found::Accepted);
-        assert_eq!(guard.gate(&well, &asked), Gate::Open);
+        *guard.lost.since.lock().unwrap() = Instant::now().checked_sub(2 * REMEMBERED_FOR);
+        assert_eq!(guard.gate(None, &asked), Gate::Refused, "nobody has accepted it in two days");
+        *guard.lost.since.lock().unwrap() = Instant::now().checked_sub(60 * SECOND);
+        assert_eq!(guard.found(NAME, "+three"), Found::Accepted);
+        assert_eq!(guard.gate(None, &asked), Gate::Open);
         asked.if_forgotten = IfForgotten::Tell;
-        assert_eq!(guard.gate(&well, &asked), Gate::Told, "what was lost is lost");
+        assert_eq!(guard.gate(None, &asked), Gate::Told, "what was lost is lost");
     }
 }

@@ -6,18 +6,22 @@
     expect(clippy::unused_self, reason = "a cluster needs it")
 )]
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
 };
 
-#[cfg(feature = "redis-cluster")]
-use super::cluster::Member;
 use super::{
+    again,
     guard::{Guard, Uneasy},
     info::Info,
     preflight::{Accepted, Findings, Level, Preflight, inspect},
 };
+#[cfg(feature = "redis-cluster")]
+use super::{cluster::Cluster, member::Member};
 use crate::telemetry;
 
 /// What is known of a server.
@@ -27,7 +31,10 @@ pub(super) struct Known {
     /// Which server the records are trusted to.
     identity: Mutex<Option<String>>,
     /// Another one than before has them now.
-    pub(super) changed: Uneasy,
+    changed: Uneasy,
+    /// It has slots of a server of which that is so.
+    #[cfg(feature = "redis-cluster")]
+    inherited: Uneasy,
     guards: Mutex<Vec<Weak<Guard>>>,
     /// The server may have lost what this process has there, and has not been told it again.
     to_be_written: AtomicBool,
@@ -50,6 +57,8 @@ impl Known {
             fitness: Mutex::default(),
             identity: Mutex::default(),
             changed: Uneasy::default(),
+            #[cfg(feature = "redis-cluster")]
+            inherited: Uneasy::default(),
             guards: Mutex::default(),
             to_be_written: AtomicBool::new(false),
             #[cfg(feature = "redis-cluster")]
@@ -94,6 +103,31 @@ impl Known {
         telemetry::server_changed(&self.address);
     }
 
+    /// Since when there may be records that the server should have and has not, as far as it is no longer
+    /// the one it was, or has slots of one that is not.
+    pub(super) fn changed(&self) -> Option<Instant> {
+        #[cfg(feature = "redis-cluster")]
+        return self.changed.since().max(self.inherited.since());
+        #[cfg(not(feature = "redis-cluster"))]
+        self.changed.since()
+    }
+
+    /// It has slots now of a server that has changed at that time.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn inherits(&self, changed: Instant) {
+        self.inherited.begin_at(changed);
+        self.write_again();
+    }
+
+    /// Records were lost: of a cluster's nodes it is not told which had them.
+    pub(super) fn lost(&self) {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = self.cluster() {
+            return cluster.write_again();
+        }
+        self.write_again();
+    }
+
     /// The server may have lost what this process has there.
     pub(super) fn write_again(&self) {
         self.to_be_written.store(true, Relaxed);
@@ -123,6 +157,22 @@ impl Known {
         // Only a cluster needs it.
         let _ = name;
         true
+    }
+
+    /// The cluster it belongs to.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.member.get()?.cluster()
+    }
+
+    /// The name of the key that is there for as long as nothing was lost. A node of a cluster may have
+    /// no slot for one, and then it has none for records either.
+    pub(super) fn canary(&self, guard: &Guard) -> Option<String> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            return member.canary(guard);
+        }
+        Some(again::canary_name(guard.prefix(), 0))
     }
 
     /// What the server of a new connection says about itself, before anything can be claimed over it.

@@ -165,6 +165,12 @@ impl Link {
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
     }
 
+    /// Connects although nobody calls.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn keep(self: &Arc<Self>) {
+        self.connect_unless_somebody_does();
+    }
+
     fn connect_unless_somebody_does(self: &Arc<Self>) {
         if let Some(generation) = self.begin() {
             tokio::spawn(Task { link: Arc::downgrade(self), generation }.run());

@@ -90,7 +90,7 @@ impl RedisStore {
         mut claim: Claim,
         asked: Instant,
     ) -> Result<Claimed, Failure> {
-        let gate = self.guard.gate(&lane.link.known.changed, &claim);
+        let gate = self.guard.gate(lane.link.known.changed(), &claim);
         gate.narrow(&mut claim);
         let not_after = if claim.is_look() {
             command::LOOK
