@@ -21,14 +21,14 @@ use crate::support::{
     Value, claim, completed, granted, kept, name, new_key, short_claim, until_done,
 };
 
-fn store(cluster: &RedisCluster) -> RedisStore {
+pub(crate) fn store(cluster: &RedisCluster) -> RedisStore {
     let urls = cluster.urls();
     let servers = RedisServers::cluster(urls.iter().map(String::as_str)).unwrap();
     RedisStore::of(servers).unwrap()
 }
 
 /// A key whose record is in a slot of this primary.
-async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
+pub(crate) async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
     loop {
         let key = new_key();
         if usize::from(cluster.slot(&name(key)).await / (16_384 / 3)).min(2) == nth {
@@ -37,7 +37,7 @@ async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
     }
 }
 
-async fn is_on(server: &RedisServer, key: RecordKey) -> bool {
+pub(crate) async fn is_on(server: &RedisServer, key: RecordKey) -> bool {
     server.command(&["EXISTS", &name(key)]).await == Value::Int(1)
 }
 

@@ -2,6 +2,7 @@
 
 mod bug_reports;
 mod cluster;
+mod cluster_loss;
 mod commands;
 mod connection;
 mod contract;

@@ -7,8 +7,6 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use redis::Pipeline;
 use tokio::time::timeout;
 
-#[cfg(feature = "redis-cluster")]
-use super::call::Run;
 use super::{
     Failure,
     call::Ask,
@@ -19,6 +17,8 @@ use super::{
     reply::Reply,
     script::{self, Script},
 };
+#[cfg(feature = "redis-cluster")]
+use super::{call::Run, info::Info};
 use crate::{
     record::{ClaimToken, Grant},
     store::{StoreError, StoreErrorKind, Written},
@@ -41,9 +41,10 @@ pub(super) async fn attend(lane: Lane<'_>, canaries: bool) {
     let guards = known.guards();
     // First what was lost: somebody may be waiting to be granted what is another's.
     write_all(lane, &guards).await;
+    let due = canaries || !known.has_taken_a_write();
     for guard in &guards {
         if let Some(name) = known.canary(guard)
-            && guard.is_due(&name, canaries)
+            && guard.is_due(&name, due)
             && let Ok(true) = look(lane, guard, &name).await
         {
             known.lost();
@@ -88,15 +89,23 @@ async fn in_time<T>(
 
 /// Looks after the canary of this name; whether records were lost.
 async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure> {
-    let look = Look { guard, name };
+    let known = &lane.link.known;
+    let (look, changes) = (Look { guard, name }, known.changes());
     let there = match in_time(lane, look.ask(lane)).await {
         // Its slot has been moved, or is being moved.
         #[cfg(feature = "redis-cluster")]
         Err(Failure::Server(error)) if refused::is_elsewhere(&error) => {
-            let Some(cluster) = lane.link.known.cluster() else { return Ok(false) };
+            let Some(cluster) = known.cluster() else { return Ok(false) };
+            if !is_loading(lane).await? {
+                known.takes_writes(changes);
+            }
             cluster.call("canary", name, WITHIN, &look).await?
         }
-        there => there?,
+        there => {
+            let there = there?;
+            known.takes_writes(changes);
+            there
+        }
     };
     let found = guard.found(name, &there);
     match found {
@@ -105,6 +114,13 @@ async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure
         Found::Known | Found::StillLost => {}
     }
     Ok(found == Found::Lost)
+}
+
+/// A node says that it is another's slot before it says that it is loading its data.
+#[cfg(feature = "redis-cluster")]
+async fn is_loading(lane: Lane<'_>) -> Result<bool, Failure> {
+    let told = in_time(lane, lane.send(&Info::command())).await?;
+    Ok(Info::read(told).is_some_and(|info| info.get("loading") == Some("1")))
 }
 
 /// Asks for the canary that is there now, and writes one where none is known.

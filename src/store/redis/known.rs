@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -32,6 +32,10 @@ pub(super) struct Known {
     identity: Mutex<Option<String>>,
     /// Another one than before has them now.
     changed: Uneasy,
+    /// How often that was so.
+    changes: AtomicU64,
+    /// After so many changes it has taken a write.
+    writable_after: AtomicU64,
     /// It has slots of a server of which that is so.
     #[cfg(feature = "redis-cluster")]
     inherited: Uneasy,
@@ -57,6 +61,8 @@ impl Known {
             fitness: Mutex::default(),
             identity: Mutex::default(),
             changed: Uneasy::default(),
+            changes: AtomicU64::new(0),
+            writable_after: AtomicU64::new(0),
             #[cfg(feature = "redis-cluster")]
             inherited: Uneasy::default(),
             guards: Mutex::default(),
@@ -98,18 +104,42 @@ impl Known {
     }
 
     fn has_changed(&self) {
+        self.changes.fetch_add(1, Relaxed);
         self.changed.begin();
         self.write_again();
         telemetry::server_changed(&self.address);
     }
 
     /// Since when there may be records that the server should have and has not, as far as it is no longer
-    /// the one it was, or has slots of one that is not.
+    /// the one it was, or has slots of one that is not. Until it takes writes that is now: a server that is
+    /// loading its data, or waits for its cluster or its replicas, lets no owner write again.
     pub(super) fn changed(&self) -> Option<Instant> {
+        let changed = match self.has_taken_a_write() {
+            true => self.changed.since(),
+            false => Some(Instant::now()),
+        };
         #[cfg(feature = "redis-cluster")]
-        return self.changed.since().max(self.inherited.since());
+        return changed.max(self.inherited.since());
         #[cfg(not(feature = "redis-cluster"))]
-        self.changed.since()
+        changed
+    }
+
+    /// Since it changed, if it ever did.
+    pub(super) fn has_taken_a_write(&self) -> bool {
+        self.changes() == self.writable_after.load(Relaxed)
+    }
+
+    /// How often it has changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// It has taken a write that was sent when it had changed so often.
+    pub(super) fn takes_writes(&self, changes: u64) {
+        if self.writable_after.swap(changes, Relaxed) != changes {
+            self.changed.begin();
+            self.write_again();
+        }
     }
 
     /// It has slots now of a server that has changed at that time.

@@ -84,7 +84,7 @@ impl RedisCluster {
 
     /// The slot of a key.
     pub async fn slot(&self, name: &str) -> u16 {
-        match self.nodes[0].command(&["CLUSTER", "KEYSLOT", name]).await {
+        match self.command(&["CLUSTER", "KEYSLOT", name]).await {
             Value::Int(slot) => slot.try_into().expect("a slot"),
             other => panic!("{other:?}"),
         }

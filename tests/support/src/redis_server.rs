@@ -133,7 +133,11 @@ impl RedisServer {
             Value::BulkString(name) => String::from_utf8_lossy(&name).into_owned(),
             other => panic!("{other:?} is no name"),
         };
-        names.into_iter().map(name).filter(|name| !name.ends_with(":canary")).collect()
+        let is_canary = |name: &String| {
+            let last = name.rsplit(':').next();
+            last.is_some_and(|last| last == "canary" || last.starts_with("canary."))
+        };
+        names.into_iter().map(name).filter(|name| !is_canary(name)).collect()
     }
 
     async fn run(&mut self) {
