@@ -151,14 +151,11 @@ async fn a_replica_that_is_promoted_without_what_its_primary_had_is_noticed() {
     loop {
         match other.claim(claim(key)).await {
             Ok(Claimed::InProgress(_)) => break,
-            // Whoever connects to it a moment before it has seen that its canary is gone.
-            Ok(Claimed::Granted(_)) if log.of("records lost").is_empty() => {
-                panic!("granted although its owner is alive")
-            }
             Ok(wrong) => panic!("{wrong:?}"),
             Err(_) => assert!(promoted.elapsed() < Duration::from_secs(20), "{:?}", log.all()),
         }
-        sleep(Duration::from_millis(5)).await;
+        // At once: whoever connects to it must not be quicker than the look at its canary.
+        tokio::task::yield_now().await;
     }
     until(async || log.of("records lost").len() == 2).await;
     renewals.abort();

@@ -11,8 +11,10 @@ use super::{
     Failure,
     call::Ask,
     command,
+    connection::Connection,
     guard::{Found, Guard},
     lane::Lane,
+    link::Link,
     refused,
     reply::Reply,
     script::{self, Script},
@@ -27,12 +29,24 @@ use crate::{
 
 /// How long one write may take.
 const WITHIN: Duration = Duration::from_secs(1);
+/// How long all that comes before a connection is used may take.
+const FIRST_WITHIN: Duration = Duration::from_millis(500);
 /// Commands in one write.
 const AT_ONCE: usize = 100;
 /// A canary outlives any pause in which no process runs, and still expires.
 const CANARY_FOR: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 /// What follows the prefix in a canary's name. In no record's name does it: those have 43 characters there.
 const CANARY: &str = "canary";
+
+/// A connection has just been made, and nobody else has it yet.
+pub(super) async fn first(link: &Link, connection: &Connection) {
+    link.known.greeted(connection.info());
+    // A node of a cluster may have come after another one that it knows nothing of. Nothing is granted
+    // before its canary was looked at; looked at here it keeps nobody waiting.
+    if link.known.is_in_cluster() && !link.is_side() {
+        let _ = timeout(FIRST_WITHIN, attend(Lane::new(link, connection, false), true)).await;
+    }
+}
 
 /// Looks after the records, over a connection that has just been made or is quiet. `canaries` says whether
 /// it is time to look at those that are known. An error is for the next call to find.
@@ -42,13 +56,19 @@ pub(super) async fn attend(lane: Lane<'_>, canaries: bool) {
     // First what was lost: somebody may be waiting to be granted what is another's.
     write_all(lane, &guards).await;
     let due = canaries || !known.has_taken_a_write();
+    let mut all_seen = true;
     for guard in &guards {
-        if let Some(name) = known.canary(guard)
-            && guard.is_due(&name, due)
-            && let Ok(true) = look(lane, guard, &name).await
-        {
-            known.lost();
+        let Some(name) = known.canary(guard).filter(|name| guard.is_due(name, due)) else {
+            continue;
+        };
+        match look(lane, guard, &name).await {
+            Ok(true) => known.lost(),
+            Ok(false) => {}
+            Err(_) => all_seen = false,
         }
+    }
+    if all_seen {
+        known.was_seen();
     }
     write_all(lane, &guards).await;
     #[cfg(feature = "redis-cluster")]
@@ -100,6 +120,11 @@ async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure
                 known.takes_writes(changes);
             }
             cluster.call("canary", name, WITHIN, &look).await?
+        }
+        // Somebody else has a key of that name: nothing can be told by it, and claims go on.
+        Err(Failure::Server(error)) if refused::is_wrong_type(&error) => {
+            known.takes_writes(changes);
+            return Ok(false);
         }
         there => {
             let there = there?;

@@ -36,6 +36,9 @@ pub(super) struct Known {
     changes: AtomicU64,
     /// After so many changes it has taken a write.
     writable_after: AtomicU64,
+    /// It is a node of a cluster that may have come after another one, and its canary was not looked at.
+    #[cfg(feature = "redis-cluster")]
+    unseen: AtomicBool,
     /// It has slots of a server of which that is so.
     #[cfg(feature = "redis-cluster")]
     inherited: Uneasy,
@@ -63,6 +66,8 @@ impl Known {
             changed: Uneasy::default(),
             changes: AtomicU64::new(0),
             writable_after: AtomicU64::new(0),
+            #[cfg(feature = "redis-cluster")]
+            unseen: AtomicBool::new(false),
             #[cfg(feature = "redis-cluster")]
             inherited: Uneasy::default(),
             guards: Mutex::default(),
@@ -124,9 +129,19 @@ impl Known {
         changed
     }
 
-    /// Since it changed, if it ever did.
+    /// Since it changed, or was first met where it may come after another one.
     pub(super) fn has_taken_a_write(&self) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        if self.unseen.load(Relaxed) {
+            return false;
+        }
         self.changes() == self.writable_after.load(Relaxed)
+    }
+
+    /// Its canaries were looked at.
+    pub(super) fn was_seen(&self) {
+        #[cfg(feature = "redis-cluster")]
+        self.unseen.store(false, Relaxed);
     }
 
     /// How often it has changed.
@@ -176,6 +191,7 @@ impl Known {
     pub(super) fn in_cluster(&self, member: Member) {
         // Said once, by whoever has made the link.
         let _ = self.member.set(member);
+        self.unseen.store(true, Relaxed);
     }
 
     /// Whether a record of this name is on this server.

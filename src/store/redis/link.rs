@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     adapter::RedisTrouble,
+    again,
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
     known::Known,
@@ -324,6 +325,7 @@ impl Task {
             Ok(Ok(greeting)) => {
                 let (watched, replaced) = oneshot::channel();
                 let connection = Connection::new(greeting, self.generation, watched);
+                again::first(&link, &connection).await;
                 if let Some(connection) = link.up(connection) {
                     drop(link);
                     pulse::watch(&self.link, connection, replaced).await;
@@ -354,7 +356,6 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
-        self.known.greeted(connection.info());
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);

@@ -48,6 +48,11 @@ pub(super) fn is_elsewhere(error: &ServerError) -> bool {
     ["MOVED", "ASK", "TRYAGAIN"].contains(&code_of(error))
 }
 
+/// What is there under this name is no string.
+pub(super) fn is_wrong_type(error: &ServerError) -> bool {
+    code_of(error) == "WRONGTYPE"
+}
+
 /// The server answered `what` with an error.
 pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
     let code = code_of(error);
