@@ -113,9 +113,10 @@ pub(super) async fn settle(
     mark: Mark,
     verdict: Verdict,
 ) -> Result<(), Refusal> {
+    let policy = subject.rule.policy();
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
-    let within = subject.rule.policy().call_within;
-    match timeout(within, shared.store.clone().resolve(verdict)).await {
+    let verdict = verdict.lease(policy.lease);
+    match timeout(policy.call_within, shared.store.clone().resolve(verdict)).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(unsettled(subject, &error)),
         Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
@@ -124,7 +125,7 @@ pub(super) async fn settle(
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
     telemetry::store_unavailable(subject, &error.to_string());
-    Refusal::store_unavailable()
+    Refusal::store_unavailable().not_before(error.retry_after())
 }
 
 /// What is stored of a resolver's or a row's answer is what would be stored of a handler's.

@@ -9,7 +9,7 @@ use crate::{
     policy::{OnAbandoned, Policy, Profile},
     record::RecordKey,
     refusal::{Refusal, RefusalKind},
-    store::{Claim, Claimed, InProgress, StoreError},
+    store::{Claim, Claimed, IfForgotten, InProgress, StoreError, Takeover},
 };
 
 /// The most requests of a layer that wait at once.
@@ -72,6 +72,23 @@ pub(super) async fn look_once(
     within: Duration,
 ) -> Result<Claimed, StoreError> {
     timeout(within, shared.store.clone().claim(look(claim)))
+        .await
+        .unwrap_or_else(|_| Err(StoreError::too_slow()))
+}
+
+/// The same, and whether what is abandoned might be taken over: [`Claimed::Free`] says that it might. A
+/// store that may have lost signs of life says not yet.
+pub(super) async fn look_whether_free(
+    shared: &Shared,
+    claim: &Claim,
+    takeover: Takeover,
+    within: Duration,
+) -> Result<Claimed, StoreError> {
+    let mut look = look(claim);
+    look.takeover = takeover;
+    // What is abandoned is not forgotten.
+    look.if_forgotten = IfForgotten::Grant;
+    timeout(within, shared.store.clone().claim(look))
         .await
         .unwrap_or_else(|_| Err(StoreError::too_slow()))
 }

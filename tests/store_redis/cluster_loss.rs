@@ -198,12 +198,17 @@ async fn what_a_successor_may_lack_is_not_granted_where_its_slots_are_moved_to()
     let known = key_on(&cluster, 0).await;
     granted(store.claim(claim(known)).await);
     granted(store.claim(claim(key_on(&cluster, 1).await)).await);
+    // Its replica has all of it, the canary too: nothing is lost.
+    until(async || cluster.nodes[3].names().await.len() == 1).await;
+    until(async || canaries(&cluster.nodes[3]).await.len() == 1).await;
+    let (log, _guard) = Log::listen();
     cluster.nodes[0].kill();
     until(async || {
         // Until its successor is known, and holds what is new.
         store.claim(claim(known)).await.is_ok_and(|met| matches!(met, Claimed::InProgress(_)))
     })
     .await;
+    assert!(log.of("records lost").is_empty(), "{:?}", log.all());
     let changed = Instant::now();
     let held = || async {
         let mut asked = claim(key_on(&cluster, 0).await);
@@ -213,6 +218,10 @@ async fn what_a_successor_may_lack_is_not_granted_where_its_slots_are_moved_to()
     };
     let [open, moved] = [held().await, held().await];
     is_held(store.claim(open.clone()).await);
+    // The other nodes grant as before.
+    for nth in [1, 2] {
+        granted(store.claim(claim(key_on(&cluster, nth).await)).await);
+    }
     let slot = async |claim: &tower_idempotency::store::Claim| {
         cluster.slot(&crate::support::name(claim.key)).await
     };

@@ -17,4 +17,5 @@ mod stored;
 mod support;
 mod tls;
 mod tokens;
+mod verdicts;
 mod wait;

@@ -8,6 +8,7 @@ use crate::{
     operation::{
         claimant::Claimant,
         recovery::{recover, settle},
+        wait::look_whether_free,
     },
     record::{ClaimToken, Grant, Previous, RecordKey},
     refusal::Refusal,
@@ -51,7 +52,13 @@ impl Way {
             self.lead_back(Some(self.subject.record));
             return Ok(());
         };
-        match recover(&self.shared, &self.subject, &record).await? {
+        let takeover = recover(&self.shared, &self.subject, &record).await?;
+        // Its owner may be alive, and what it wrote last be lost. It is not claimed itself, so that nobody
+        // else asks the store whether it may be taken over already.
+        if takeover != Takeover::Refuse && !self.may_be_taken_over(takeover).await? {
+            return Ok(());
+        }
+        match takeover {
             // Settled as done, or changed meanwhile: it is looked at again.
             Takeover::Refuse => {}
             // Its record stays as it is, and is met by each delivery of it: nobody has said that it
@@ -68,6 +75,15 @@ impl Way {
             }
         }
         Ok(())
+    }
+
+    /// Whether the store would let the abandoned record be taken over now.
+    async fn may_be_taken_over(&mut self, takeover: Takeover) -> Result<bool, Refusal> {
+        let (asks, within) = (self.claimant.asks(), self.call_within());
+        match look_whether_free(&self.shared, asks, takeover, within).await {
+            Ok(found) => Ok(matches!(found, Claimed::Free)),
+            Err(error) => Err(self.unavailable(&error.to_string()).not_before(error.retry_after())),
+        }
     }
 
     /// The identity is another name of this record.

@@ -18,7 +18,7 @@ use crate::{
     record::{Grant, RecordKey},
     store::{
         Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
-        Store, StoreError, StoreErrorKind, Written,
+        Store, StoreError, StoreErrorKind, Verdict, Written,
     },
 };
 
@@ -217,7 +217,10 @@ impl Store for RedisStore {
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
         let name = self.name(&resolve.key);
-        self.run(&script::RESOLVE, &name, command::resolve(&name, &resolve)).await?.resolved()
+        let command = command::resolve(&name, &resolve);
+        let resolving = Resolving { store: self, resolve: &resolve, command: &command };
+        let within = self.call_within;
+        self.reach.call(script::RESOLVE.name(), &name, within, &resolving).await?.resolved()
     }
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
@@ -256,6 +259,28 @@ impl Ask for Claiming<'_> {
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Claimed, Failure> {
         self.store.claim_on(lane, self.claim.clone(), self.asked).await
+    }
+}
+
+/// A verdict.
+struct Resolving<'a> {
+    store: &'a RedisStore,
+    resolve: &'a Resolve,
+    command: &'a Cmd,
+}
+
+impl Ask for Resolving<'_> {
+    type Answer = Reply;
+
+    async fn ask(&self, lane: Lane<'_>) -> Result<Reply, Failure> {
+        let resolve = self.resolve;
+        // What was done stays done, whoever runs it still; what was not would run again.
+        let runs_again = matches!(resolve.verdict, Verdict::NotDone { .. }) && !resolve.force;
+        let changed = lane.link.known.changed();
+        if runs_again && let Some(left) = self.store.guard.holds_back(changed, resolve.lease) {
+            return Err(guard::changed(left).into());
+        }
+        lane.run(&script::RESOLVE, self.command).await
     }
 }
 
