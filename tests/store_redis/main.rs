@@ -2,6 +2,7 @@
 
 mod bug_reports;
 mod cluster;
+mod cluster_listing;
 mod cluster_loss;
 mod commands;
 mod connection;

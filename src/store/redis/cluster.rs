@@ -98,8 +98,18 @@ impl Cluster {
 
     /// Connects to all primaries, in the order of their slots.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
+        self.connect_after(0).await
+    }
+
+    /// The same, and asks again which they are.
+    pub(super) async fn connect_anew(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
+        let seen = self.map().version;
+        self.connect_after(seen).await
+    }
+
+    async fn connect_after(self: &Arc<Self>, seen: u64) -> Result<Vec<Arc<Link>>, StoreError> {
         let connected = async {
-            self.refresh(0).await?;
+            self.refresh(seen).await?;
             let places = self.map().slots.in_order();
             let links: Vec<_> = places.iter().map(|place| self.link(place)).collect();
             for link in &links {
@@ -296,18 +306,21 @@ impl Cluster {
         let wire = dial(&target, self.tls.as_ref()).await?;
         let mut command = Cmd::new();
         command.arg("CLUSTER").arg("SLOTS");
-        match wire.send(&command).await? {
-            Value::ServerError(error) => Err(Failure::Server(error)),
-            Value::Array(ranges) => {
-                let owners: Option<Vec<_>> =
-                    ranges.iter().map(|range| owner(range, place)).collect();
-                // A node that has just forgotten, or not yet learned, all of them is no use.
-                let owners = owners.filter(|owners| !owners.is_empty());
-                Ok(owners.ok_or_else(|| reply::garbled("CLUSTER SLOTS"))?)
-            }
-            _ => Err(reply::garbled("CLUSTER SLOTS").into()),
-        }
+        owners(wire.send(&command).await?, place)
     }
+}
+
+/// Whose the slots are, as this node was asked.
+pub(super) fn owners(answer: Value, asked: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
+    let ranges = match answer {
+        Value::ServerError(error) => return Err(Failure::Server(error)),
+        Value::Array(ranges) => ranges,
+        _ => return Err(reply::garbled("CLUSTER SLOTS").into()),
+    };
+    let owners: Option<Vec<_>> = ranges.iter().map(|range| owner(range, asked)).collect();
+    // A node that has just forgotten, or not yet learned, all of them is no use.
+    let owners = owners.filter(|owners| !owners.is_empty());
+    Ok(owners.ok_or_else(|| reply::garbled("CLUSTER SLOTS"))?)
 }
 
 /// A range of slots and its primary; replicas follow and are left alone.

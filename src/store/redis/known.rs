@@ -21,7 +21,7 @@ use super::{
     preflight::{Accepted, Findings, Level, Preflight, inspect},
 };
 #[cfg(feature = "redis-cluster")]
-use super::{cluster::Cluster, member::Member};
+use super::{cluster::Cluster, member::Member, origin::Place};
 use crate::telemetry;
 
 /// What is known of a server.
@@ -209,6 +209,12 @@ impl Known {
     #[cfg(feature = "redis-cluster")]
     pub(super) fn cluster(&self) -> Option<Arc<Cluster>> {
         self.member.get()?.cluster()
+    }
+
+    /// Where that knows it.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn place(&self) -> Option<Place> {
+        Some(self.member.get()?.place().clone())
     }
 
     /// The name of the key that is there for as long as nothing was lost. A node of a cluster may have

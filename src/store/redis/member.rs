@@ -23,6 +23,10 @@ impl Member {
         self.cluster.upgrade()
     }
 
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Whether a record of this name is this node's.
     pub(super) fn owns(&self, name: &str) -> bool {
         let Some(cluster) = self.cluster() else { return false };

@@ -15,6 +15,8 @@ mod known;
 mod lane;
 mod link;
 #[cfg(feature = "redis-cluster")]
+mod listing;
+#[cfg(feature = "redis-cluster")]
 mod member;
 mod origin;
 mod own;

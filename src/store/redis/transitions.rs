@@ -1,14 +1,18 @@
 //! Each transition of the contract: its command, the connection it goes over, what is remembered of it.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use redis::{Cmd, Pipeline, Value};
 
+#[cfg(feature = "redis-cluster")]
+use super::listing;
 use super::{
     Failure, RedisStore,
     call::{Ask, Run, call},
     command, guard,
     lane::Lane,
+    link::Link,
+    reach::Reach,
     refused,
     reply::{self, Answer, Reply},
     scan,
@@ -81,6 +85,19 @@ impl RedisStore {
         }
         let reply = lane.read(&script::CLAIM, claimed)?;
         self.claimed(lane, claim, &claim_command, reply).await
+    }
+
+    /// A page of what one server has.
+    pub(super) async fn page(
+        &self,
+        link: &Arc<Link>,
+        from: &Cursor,
+        at_most: usize,
+    ) -> Result<Page, StoreError> {
+        let page = scan::page(self.guard.prefix(), from, at_most)?;
+        let scanning = Scanning { store: self, page };
+        let scanned = call(link, "scan", self.call_within, false, &scanning).await;
+        scanned.map_err(|wrong| wrong.error)
     }
 
     /// A claim over one connection.
@@ -229,17 +246,11 @@ impl Store for RedisStore {
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
-        let links = self.reach.links().await?;
-        let (nth, from) = scan::node(&from, self.reach.is_cluster())?;
-        let Some(link) = links.get(nth) else { return Ok(Page::new(Vec::new(), None)) };
-        let page = scan::page(self.guard.prefix(), &from, at_most)?;
-        let scanning = Scanning { store: self, page };
-        let scanned = call(link, "scan", self.call_within, false, &scanning).await;
-        let mut page = scanned.map_err(|wrong| wrong.error)?;
-        if self.reach.is_cluster() {
-            page.next = scan::next_node(nth, page.next, links.len());
+        match &self.reach {
+            Reach::One(link) => self.page(link, &from, at_most).await,
+            #[cfg(feature = "redis-cluster")]
+            Reach::Cluster(cluster) => listing::page(self, cluster, &from, at_most).await,
         }
-        Ok(page)
     }
 }
 
@@ -301,7 +312,9 @@ impl Ask for Scanning<'_> {
             return Ok(Page::new(Vec::new(), next));
         }
         // Errors of single keys are those of foreign types: left out like other foreign data.
-        let heads = lane.send_all(&scan::heads(&keys)).await?;
+        let mut heads = lane.send_all(&scan::heads(&keys)).await?;
+        #[cfg(feature = "redis-cluster")]
+        scan::arriving(lane, &keys, &mut heads).await?;
         Ok(Page::new(scan::records(now_ms, &keys, &heads), next))
     }
 }

@@ -126,13 +126,13 @@ impl RedisCluster {
         ok(&self.nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
-    /// Moves the keys, and then the slot.
+    /// Moves the keys, and not the slot.
     ///
     /// # Panics
     ///
     /// When a node refuses.
-    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, target) = (slot.to_string(), self.id(to).await);
+    pub async fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
         let port = self.nodes[to].address().port().to_string();
         loop {
             let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, "10"];
@@ -149,6 +149,16 @@ impl RedisCluster {
                 assert!(matches!(answer, Value::Okay | Value::SimpleString(_)), "{answer:?}");
             }
         }
+    }
+
+    /// Moves the keys, and then the slot.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        self.move_keys(slot, from, to).await;
+        let (slot, target) = (slot.to_string(), self.id(to).await);
         for nth in [to, from] {
             ok(&self.nodes[nth], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
         }
