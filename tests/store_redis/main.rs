@@ -17,6 +17,7 @@ mod staying_up;
 mod stored;
 mod support;
 mod tls;
+mod tls_many;
 mod tokens;
 mod verdicts;
 mod wait;
