@@ -16,7 +16,7 @@ use crate::{
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
-    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
+    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict, in_time},
     telemetry,
 };
 
@@ -115,11 +115,8 @@ pub(super) async fn settle(
 ) -> Result<(), Refusal> {
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
     let within = subject.rule.policy().call_within;
-    match timeout(within, shared.store.clone().resolve(verdict)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(unsettled(subject, &error)),
-        Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
-    }
+    let settled = in_time(&*shared.store, within, shared.store.clone().resolve(verdict)).await;
+    settled.map(drop).map_err(|error| unsettled(subject, &error))
 }
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {

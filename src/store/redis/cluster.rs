@@ -136,10 +136,11 @@ impl Cluster {
                 None => (self.owner(slot, until).await?, false),
             };
             let link = self.link(&place);
-            let wrong = match call(&link, what, left(), asking, ask).await {
-                Ok(answer) => return Ok(answer),
-                Err(wrong) => wrong,
-            };
+            let wrong =
+                match call(&link, what, tokio::time::Instant::now(), left(), asking, ask).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(wrong) => wrong,
+                };
             match wrong.redirect {
                 Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
                     Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),

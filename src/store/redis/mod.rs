@@ -37,6 +37,8 @@ mod wait;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 #[cfg(feature = "redis-tls")]
 pub use self::tls::RedisTls;
 pub use self::{
@@ -186,7 +188,9 @@ impl RedisStore {
     /// When the server cannot be asked.
     pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
         let accept = again::Accept(&self.guard);
-        self.reach.call("canary", self.guard.prefix(), self.call_within, &accept).await
+        self.reach
+            .call("canary", self.guard.prefix(), Instant::now(), self.call_within, &accept)
+            .await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

@@ -1,8 +1,9 @@
 //! Each transition of the contract: its command, the connection it goes over, what is remembered of it.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use redis::Value;
+use tokio::time::Instant;
 
 use super::{
     Failure, RedisStore,
@@ -36,7 +37,7 @@ impl RedisStore {
         command: Command,
     ) -> Result<Reply, StoreError> {
         let run = Run { script, command: &command };
-        self.reach.call(script.name(), name, self.call_within, &run).await
+        self.reach.call(script.name(), name, Instant::now(), self.call_within, &run).await
     }
 
     /// Binds the alias of a claim, in a cluster: its slot is another one than the key's. First the alias,
@@ -90,46 +91,47 @@ impl RedisStore {
         &self,
         lane: Lane<'_>,
         name: &str,
-        mut claim: Claim,
+        claim: &Claim,
         asked: Instant,
     ) -> Result<Claimed, Failure> {
-        let gate = self.guard.gate(&lane.link.known.changed, &claim);
-        gate.narrow(&mut claim);
         let not_after = if claim.is_look() {
             command::LOOK
         } else {
             // What the connection took to come about is time that the claim has had.
-            let left = claim.within.checked_sub(asked.elapsed()).ok_or_else(|| {
+            let passed = lane.since.saturating_duration_since(asked);
+            let left = claim.within.checked_sub(passed).ok_or_else(|| {
                 let message = "the time of the claim was over before Redis was reached";
                 StoreError::new(StoreErrorKind::Timeout, message)
             })?;
-            lane.connection.server_ms() + command::ms(left)
+            lane.server_ms() + command::ms(left)
         };
         let trusted = match self.behind_proxy {
             true => lane.link.known.trusted().unwrap_or("*".into()),
             false => String::new(),
         };
-        let command = command::claim(name, &claim, not_after, &trusted);
+        let command = command::claim(name, claim, not_after, &trusted);
         let claimed = match &claim.alias {
             Some(alias) => {
-                let claimed = self.bind_and_claim(lane, &claim, name, alias, command).await?;
+                let both = self.bind_and_claim(lane, claim, name, alias, command);
+                // In a box of its own, like all that few claims need: each would be as large.
+                let claimed = Box::pin(both).await?;
                 if let (Some(wait), Claimed::Granted(_)) = (self.wait, &claimed) {
-                    wait.after(lane, self.call_within).await?;
+                    Box::pin(wait.after(lane, self.call_within)).await?;
                 }
                 claimed
             }
             None => {
                 let reply = match self.wait.filter(|_| !claim.is_look()) {
-                    Some(wait) => wait.claim(lane, &command, self.call_within).await?,
+                    Some(wait) => Box::pin(wait.claim(lane, &command, self.call_within)).await?,
                     None => lane.run(&script::CLAIM, &command).await?,
                 };
-                self.claimed(lane, &claim, name, &command, reply).await?
+                self.claimed(lane, claim, name, &command, reply).await?
             }
         };
         if let Claimed::Granted(grant) = &claimed {
             self.guard.own.holds(grant);
         }
-        Ok(gate.judge(claimed)?)
+        Ok(claimed)
     }
 
     /// What a claim was answered, and by whom; a long answer is fetched, and the claim is made again where
@@ -143,7 +145,7 @@ impl RedisStore {
         mut reply: Reply,
     ) -> Result<Claimed, Failure> {
         for _ in 0..FETCHES_AT_MOST {
-            let (identity, answer) = reply.told(claim, lane.connection.server_ms())?;
+            let (identity, answer) = reply.told(claim, lane.server_ms())?;
             if self.behind_proxy
                 && !identity.is_empty()
                 && let Ok(identity) = std::str::from_utf8(&identity)
@@ -159,7 +161,7 @@ impl RedisStore {
             if let Value::ServerError(error) = record {
                 return Err(Failure::Server(error));
             }
-            if let Some(completed) = Reply::fetched(record, &times, lane.connection.server_ms()) {
+            if let Some(completed) = Reply::fetched(record, &times, lane.server_ms()) {
                 return Ok(Claimed::Completed(completed));
             }
             reply = lane.run(&script::CLAIM, command).await?;
@@ -176,18 +178,22 @@ fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
 }
 
 impl Store for RedisStore {
+    fn answers_within(&self) -> Option<Duration> {
+        // In a cluster a claim may be two calls.
+        (!self.reach.is_cluster()).then_some(self.call_within)
+    }
+
     async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let asked = Instant::now();
         if self.reach.is_cluster()
             && let Some(alias) = claim.alias.take()
-            && let Some(taken) = self.bind(&claim, &alias).await?
+            && let Some(taken) = Box::pin(self.bind(&claim, &alias)).await?
         {
             return Ok(taken);
         }
         let name = self.name(&claim.key);
-        let within = self.call_within.saturating_sub(asked.elapsed());
         let claiming = Claiming { store: self, name: &name, claim, asked };
-        self.reach.call("claim", &name, within, &claiming).await
+        self.reach.call("claim", &name, asked, self.call_within, &claiming).await
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
@@ -236,7 +242,7 @@ impl Store for RedisStore {
         let Some(link) = links.get(nth) else { return Ok(Page::new(Vec::new(), None)) };
         let page = scan::page(self.guard.prefix(), &from, at_most)?;
         let scanning = Scanning { store: self, page };
-        let scanned = call(link, "scan", self.call_within, false, &scanning).await;
+        let scanned = call(link, "scan", Instant::now(), self.call_within, false, &scanning).await;
         let mut page = scanned.map_err(|wrong| wrong.error)?;
         if self.reach.is_cluster() {
             page.next = scan::next_node(nth, page.next, links.len());
@@ -262,7 +268,13 @@ impl Ask for Claiming<'_> {
     }
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Claimed, Failure> {
-        self.store.claim_on(lane, self.name, self.claim.clone(), self.asked).await
+        let Self { store, name, claim, asked } = self;
+        let gate = store.guard.gate(&lane.link.known.changed, claim);
+        let claimed = match gate.narrowed(claim) {
+            None => store.claim_on(lane, name, claim, *asked).await?,
+            Some(narrowed) => Box::pin(store.claim_on(lane, name, &narrowed, *asked)).await?,
+        };
+        Ok(gate.judge(claimed)?)
     }
 }
 
