@@ -16,7 +16,7 @@ use crate::{
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
-    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
+    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict, in_time},
     telemetry,
 };
 
@@ -116,11 +116,9 @@ pub(super) async fn settle(
     let policy = subject.rule.policy();
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
     let verdict = verdict.lease(policy.lease);
-    match timeout(policy.call_within, shared.store.clone().resolve(verdict)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(unsettled(subject, &error)),
-        Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
-    }
+    let resolving = shared.store.clone().resolve(verdict);
+    let settled = in_time(&*shared.store, policy.call_within, resolving).await;
+    settled.map(drop).map_err(|error| unsettled(subject, &error))
 }
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     Shared,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
-    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written},
+    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written, in_time},
     telemetry::{self, Timer},
 };
 
@@ -163,9 +163,7 @@ impl Settlement {
     }
 
     async fn call<T>(&self, call: BoxFuture<Result<T, StoreError>>) -> Result<T, StoreError> {
-        timeout(self.subject.rule.policy().call_within, call)
-            .await
-            .unwrap_or_else(|_| Err(StoreError::too_slow()))
+        in_time(&*self.shared.store, self.subject.rule.policy().call_within, call).await
     }
 }
 

@@ -1,8 +1,6 @@
 //! Where a request goes whose delivery id leads to another record than the one it named, and what it brings
 //! back from there.
 
-use tokio::time::timeout;
-
 use super::{Way, unasked};
 use crate::{
     operation::{
@@ -12,7 +10,7 @@ use crate::{
     },
     record::{ClaimToken, Grant, Previous, RecordKey},
     refusal::Refusal,
-    store::{Alias, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
+    store::{Alias, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict, in_time},
 };
 
 /// How a request came to another record than the one it named.
@@ -132,9 +130,9 @@ impl Way {
         let unknown = self.before == Previous::AbandonedUnknown;
         if unknown && grant.previous != Previous::AbandonedUnknown {
             grant.previous = self.before;
-            let renewal = self.shared.store.clone().renew(grant.clone());
-            let renewed = timeout(self.call_within(), renewal).await;
-            if !renewed.unwrap_or_else(|_| Err(StoreError::too_slow()))?.is_stored() {
+            let store = &self.shared.store;
+            let renewal = store.clone().renew(grant.clone());
+            if !in_time(&**store, self.call_within(), renewal).await?.is_stored() {
                 let message = "the store has lost what it granted a moment ago";
                 return Err(StoreError::new(StoreErrorKind::Garbled, message));
             }

@@ -4,8 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use redis::Pipeline;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
     Failure,
@@ -17,6 +16,7 @@ use super::{
     link::Link,
     refused,
     reply::Reply,
+    resp::Command,
     script::{self, Script},
 };
 #[cfg(feature = "redis-cluster")]
@@ -44,7 +44,9 @@ pub(super) async fn first(link: &Link, connection: &Connection) {
     // A node of a cluster may have come after another one that it knows nothing of. Nothing is granted
     // before its canary was looked at; looked at here it keeps nobody waiting.
     if link.known.is_in_cluster() && !link.is_side() {
-        let _ = timeout(FIRST_WITHIN, attend(Lane::new(link, connection, false), true)).await;
+        let _ =
+            timeout(FIRST_WITHIN, attend(Lane::new(link, connection, Instant::now(), false), true))
+                .await;
     }
 }
 
@@ -202,8 +204,8 @@ async fn canary(
     new: &str,
     write: bool,
 ) -> Result<String, Failure> {
-    let mut command = script::CANARY.on(name, 4, 128);
-    command.arg(known).arg(new).arg(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
+    let command = script::CANARY.on(name, 4, 128).arg(known).arg(new);
+    let command = command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
     lane.run(&script::CANARY, &command).await?.text().map_err(Failure::from)
 }
 
@@ -254,17 +256,13 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 async fn all<'a>(
     lane: Lane<'_>,
     script: &'static Script,
-    commands: impl Iterator<Item = (ClaimToken, &'a str, redis::Cmd)>,
+    commands: impl Iterator<Item = (ClaimToken, &'a str, Command)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
-    let mut pipeline = Pipeline::new();
-    let mut whose = Vec::new();
-    for (owner, name, command) in commands {
-        whose.push((owner, name));
-        pipeline.add_command(command);
-    }
-    let answers = in_time(lane, lane.send_all(&pipeline)).await?;
+    let (whose, commands): (Vec<_>, Vec<_>) =
+        commands.map(|(owner, name, command)| ((owner, name), command)).unzip();
+    let answers = in_time(lane, lane.send_all(&commands)).await?;
     let mut written = Vec::with_capacity(answers.len());
-    for ((command, answer), (owner, name)) in pipeline.cmd_iter().zip(answers).zip(whose) {
+    for ((command, answer), (owner, name)) in commands.iter().zip(answers).zip(whose) {
         // The server may be another one, which has never heard of the script.
         let reply = match refused::is_no_script(&answer) {
             true => in_time(lane, lane.run(script, command)).await,
@@ -290,7 +288,7 @@ async fn elsewhere(
     lane: Lane<'_>,
     script: &'static Script,
     name: &str,
-    command: &redis::Cmd,
+    command: &Command,
     error: &redis::ServerError,
 ) -> Option<Reply> {
     #[cfg(feature = "redis-cluster")]

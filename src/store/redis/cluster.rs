@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::{
@@ -22,6 +22,7 @@ use super::{
     origin::{Origin, Place, dial, explain},
     preflight::Accepted,
     reply,
+    resp::Command,
     servers::Target,
     slot::{SLOTS, Slots, slot},
     tls::Tls,
@@ -145,10 +146,11 @@ impl Cluster {
                 None => (self.owner(slot, until).await?, false),
             };
             let link = self.link(&place);
-            let wrong = match call(&link, what, left(), asking, ask).await {
-                Ok(answer) => return Ok(answer),
-                Err(wrong) => wrong,
-            };
+            let wrong =
+                match call(&link, what, tokio::time::Instant::now(), left(), asking, ask).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(wrong) => wrong,
+                };
             match wrong.redirect {
                 Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
                     Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),
@@ -304,9 +306,7 @@ impl Cluster {
     async fn slots(&self, place: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
         let target = Target { place: place.clone(), ..self.seeds[0].clone() };
         let wire = dial(&target, self.tls.as_ref()).await?;
-        let mut command = Cmd::new();
-        command.arg("CLUSTER").arg("SLOTS");
-        owners(wire.send(&command).await?, place)
+        owners(wire.send(&Command::new("CLUSTER").arg("SLOTS")).await?, place)
     }
 }
 

@@ -251,13 +251,18 @@ pub(super) enum Gate {
 }
 
 impl Gate {
-    /// The claim as it may be sent.
-    pub(super) fn narrow(self, claim: &mut Claim) {
+    /// The claim as it may be sent, where it may not as it is.
+    pub(super) fn narrowed(self, claim: &Claim) -> Option<Claim> {
+        if self == Self::Open {
+            return None;
+        }
+        let mut narrowed = claim.clone();
         match self {
             Self::Open => {}
-            Self::NoTakeover(_) => claim.takeover = Takeover::Refuse,
-            Self::Held(_) | Self::Told | Self::Refused => claim.within = Duration::ZERO,
+            Self::NoTakeover(_) => narrowed.takeover = Takeover::Refuse,
+            Self::Held(_) | Self::Told | Self::Refused => narrowed.within = Duration::ZERO,
         }
+        Some(narrowed)
     }
 
     /// What is made of the answer.

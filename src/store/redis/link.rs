@@ -118,6 +118,13 @@ impl Link {
         &self.address
     }
 
+    /// The connection, if there is one and nothing speaks against it.
+    pub(super) fn ready(&self) -> Option<Lent<'_>> {
+        let Admission::Free = self.breaker.admit() else { return None };
+        let Status::Up(connection) = &*self.status.borrow() else { return None };
+        Some(Lent { connection: connection.clone(), _trial: None })
+    }
+
     /// The connection. Waits while somebody is connecting; is told at once why there is none while
     /// a failed attempt is not long ago, or the server has failed again and again.
     ///

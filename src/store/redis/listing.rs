@@ -8,7 +8,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
+use tokio::time::Instant;
 
 use super::{
     Failure, RedisStore,
@@ -19,6 +20,7 @@ use super::{
     link::Link,
     origin::Place,
     reply::{decimal, garbled},
+    resp::Command,
 };
 use crate::store::{Cursor, Page, StoreError, StoreErrorKind};
 
@@ -153,7 +155,7 @@ impl Listing {
 /// which process it is, since another one goes through its keys in another order.
 async fn mark(store: &RedisStore, link: &Arc<Link>) -> Result<u64, StoreError> {
     let Some(place) = link.known.place() else { return Ok(0) };
-    let told = call(link, "INFO", store.call_within, false, &Told(place)).await;
+    let told = call(link, "INFO", Instant::now(), store.call_within, false, &Told(place)).await;
     let told = told.map_err(|wrong| wrong.error)?;
     // The same in all processes of one build; another build only lists a node once more.
     let mut hasher = DefaultHasher::new();
@@ -169,15 +171,10 @@ impl Ask for Told {
     type Answer = (Option<String>, u64, Vec<(u16, u16)>);
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Self::Answer, Failure> {
-        let mut commands = Pipeline::with_capacity(3);
         // One section each, since versions before 7.0 take only one.
-        for section in ["server", "commandstats"] {
-            let mut info = Cmd::new();
-            info.arg("INFO").arg(section);
-            commands.add_command(info);
-        }
-        commands.cmd("CLUSTER").arg("SLOTS");
-        let answers = lane.send_all(&commands).await?;
+        let info = |section| Command::new("INFO").arg(section);
+        let slots = Command::new("CLUSTER").arg("SLOTS");
+        let answers = lane.send_all(&[info("server"), info("commandstats"), slots]).await?;
         let [server, stats, slots] =
             <[Value; 3]>::try_from(answers).map_err(|_| garbled("CLUSTER SLOTS"))?;
         let slots = owners(slots, &self.0)?.into_iter();

@@ -25,6 +25,7 @@ mod pulse;
 mod reach;
 mod refused;
 mod reply;
+mod resp;
 mod scan;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -39,6 +40,8 @@ mod transitions;
 mod wait;
 
 use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 #[cfg(feature = "redis-tls")]
 pub use self::tls::RedisTls;
@@ -193,7 +196,7 @@ impl RedisStore {
         // There is always one of this name, and all processes look at it.
         let name = again::canary_name(self.guard.prefix(), 0);
         let accept = again::Accept { guard: &self.guard, name: &name };
-        self.reach.call("canary", &name, self.call_within, &accept).await
+        self.reach.call("canary", &name, Instant::now(), self.call_within, &accept).await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
-use super::reply::{decimal, garbled, number, state, time_ms};
 #[cfg(feature = "redis-cluster")]
 use super::{Failure, lane::Lane, refused::is_elsewhere};
+use super::{
+    reply::{decimal, garbled, number, state, time_ms},
+    resp::Command,
+};
 use crate::{
     record::{Fence, Mark, RecordKey, State},
     store::{Cursor, Listed, StoreError},
@@ -22,17 +25,18 @@ const HEAD_ENDS_AT: usize = HEADER + 256 - 1;
 const KEYS_AT_MOST: usize = 1000;
 
 /// The server's time, and the next keys.
-pub(super) fn page(prefix: &str, from: &Cursor, at_most: usize) -> Result<Pipeline, StoreError> {
+pub(super) fn page(
+    prefix: &str,
+    from: &Cursor,
+    at_most: usize,
+) -> Result<[Command; 2], StoreError> {
     let cursor = match &from.as_bytes()[..] {
         [] => 0,
         bytes => decimal(bytes).ok_or_else(|| garbled("scan"))?,
     };
-    let mut scan = Cmd::new();
-    scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(prefix));
-    scan.arg("COUNT").arg(at_most.clamp(1, KEYS_AT_MOST));
-    let mut commands = Pipeline::with_capacity(2);
-    commands.cmd("TIME").add_command(scan);
-    Ok(commands)
+    let scan = Command::new("SCAN").number(cursor).arg("MATCH").arg(pattern(prefix));
+    let scan = scan.arg("COUNT").number(at_most.clamp(1, KEYS_AT_MOST));
+    Ok([Command::new("TIME"), scan])
 }
 
 /// Every key that starts with `prefix`, whatever characters it has.
@@ -76,13 +80,16 @@ fn key_of(prefix: &str, name: &[u8]) -> Option<RecordKey> {
 }
 
 /// The head and the time left of each key.
-pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2 * keys.len());
-    for (_, name) in keys {
-        commands.cmd("GETRANGE").arg(name).arg(0).arg(HEAD_ENDS_AT);
-        commands.cmd("PTTL").arg(name);
-    }
-    commands
+pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Vec<Command> {
+    keys.iter().flat_map(|(_, name)| [head(name), left(name)]).collect()
+}
+
+fn head(name: &[u8]) -> Command {
+    Command::new("GETRANGE").arg(name).number(0).number(HEAD_ENDS_AT)
+}
+
+fn left(name: &[u8]) -> Command {
+    Command::new("PTTL").arg(name)
 }
 
 /// Keys of a slot that is being moved to this node are listed by it, and told to those alone who say that
@@ -93,14 +100,14 @@ pub(super) async fn arriving(
     keys: &[(RecordKey, Vec<u8>)],
     answers: &mut [Value],
 ) -> Result<(), Failure> {
-    let mut commands = Pipeline::new();
+    let asking = || Command::new("ASKING");
+    let mut commands = Vec::new();
     let mut which = Vec::new();
     for (pair, (_, name)) in answers.chunks_exact_mut(2).zip(keys) {
         let is_elsewhere =
             |answer: &Value| matches!(answer, Value::ServerError(error) if is_elsewhere(error));
         if pair.iter().any(is_elsewhere) {
-            commands.cmd("ASKING").cmd("GETRANGE").arg(name).arg(0).arg(HEAD_ENDS_AT);
-            commands.cmd("ASKING").cmd("PTTL").arg(name);
+            commands.extend([asking(), head(name), asking(), left(name)]);
             which.push(pair);
         }
     }
