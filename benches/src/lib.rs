@@ -10,3 +10,4 @@ pub mod measure;
 pub mod minimum;
 pub mod redis_info;
 pub mod report;
+pub mod spread;

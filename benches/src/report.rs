@@ -1,10 +1,11 @@
-//! Medians, spreads and ratios, as tables in Markdown.
+//! What was measured, as tables in Markdown.
 
 use std::fmt::Write;
 
 use crate::{
     cell::{Cell, Store, Variant, Workload},
     measure::Sample,
+    spread::Spread,
 };
 
 /// The samples of the cells of one table, round by round.
@@ -14,9 +15,6 @@ pub struct Table {
     /// By cell, then by round.
     samples: Vec<Vec<Sample>>,
 }
-
-/// Below this, in microseconds, "over bare axum" is noise, and so is a ratio to it.
-const TELLS_NOTHING: f64 = 0.3;
 
 impl Table {
     /// A table without rounds.
@@ -61,14 +59,12 @@ impl Table {
         let (bare, minimum) = (self.place(Variant::Bare), self.place(Variant::Minimum));
         let pairs = || rounds.iter().zip(&self.samples[bare]);
         let times = Spread::of(pairs().map(|(sample, bare)| sample.cpu_us / bare.cpu_us));
-        let floor = Spread::of(self.over_bare(minimum)).median;
-        let of_minimum = match floor.abs() < TELLS_NOTHING || place == bare || floor < 0.0 {
-            true => "-".to_owned(),
-            false => {
-                let pairs = self.over_bare(place).zip(self.over_bare(minimum));
-                Spread::of(pairs.map(|(over, floor)| over / floor)).text(2)
-            }
+        let over_floor: Vec<_> = self.over_bare(place).zip(self.over_bare(minimum)).collect();
+        let of_minimum = match place == bare {
+            true => None,
+            false => Spread::of_ratio(&over_floor),
         };
+        let of_minimum = of_minimum.map_or("-".to_owned(), |spread| spread.text(2));
         let variant = self.cells[place].variant;
         let row = format!(
             "| {variant} | {} | {} | {} | {of_minimum} | {:.2} |",
@@ -105,53 +101,12 @@ impl Table {
     }
 }
 
-/// A median, and the smallest and largest.
-#[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    /// Half of the values are above it.
-    pub median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    /// Of these values; all NaN if there is none.
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        match (values.first(), values.last()) {
-            (Some(&least), Some(&most)) => {
-                let upper = values.len() / 2;
-                let median = match values.len() % 2 {
-                    0 => f64::midpoint(values[upper - 1], values[upper]),
-                    _ => values[upper],
-                };
-                Self { median, least, most }
-            }
-            _ => Self { median: f64::NAN, least: f64::NAN, most: f64::NAN },
-        }
-    }
-
-    /// `median (least..most)`.
-    pub fn text(self, digits: usize) -> String {
-        let Self { median, least, most } = self;
-        format!("{median:.digits$} ({least:.digits$}..{most:.digits$})")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn sample(cpu_us: f64) -> Sample {
         Sample { cpu_us, wall_us: cpu_us, redis: None }
-    }
-
-    #[test]
-    fn a_spread_has_the_middle_and_both_ends() {
-        assert_eq!(Spread::of([3.0, 1.0, 2.0].into_iter()).text(1), "2.0 (1.0..3.0)");
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0].into_iter()).text(1), "2.5 (1.0..4.0)");
-        assert!(Spread::of([].into_iter()).median.is_nan());
     }
 
     #[test]
