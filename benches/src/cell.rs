@@ -10,6 +10,7 @@ use crate::{
     app,
     body_type::BodyType,
     minimum::{Memory, Minimum, RETENTION_MS, Redis},
+    mux::Mux,
 };
 
 /// What is sent.
@@ -36,6 +37,8 @@ pub enum Variant {
     Layer,
     /// The layer with `Policy::api`: method, path, query and body are hashed too.
     LayerApi,
+    /// The same as `Layer`, over the multiplexing of the crate `redis` in place of the store's own session.
+    LayerMux,
     /// The same as `Layer`, with answers of the last minute in the process's own memory.
     Recent,
 }
@@ -72,15 +75,22 @@ impl Workload {
 }
 
 impl Variant {
-    /// In the order of the report.
-    pub const ALL: [Self; 6] =
-        [Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi, Self::Recent];
+    /// All that there are where records are kept in this store, in the order of the report.
+    pub fn all(store: Store) -> Vec<Self> {
+        let mut all = vec![Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi];
+        if store == Store::Redis {
+            all.push(Self::LayerMux);
+        }
+        all.push(Self::Recent);
+        all
+    }
 }
 
 impl Cell {
     /// All cells of one table: those that are compared, and so run round by round.
     pub fn table(store: Store, workload: Workload) -> Vec<Self> {
-        Variant::ALL.map(|variant| Self { store, workload, variant }).to_vec()
+        let cell = |variant| Self { store, workload, variant };
+        Variant::all(store).into_iter().map(cell).collect()
     }
 
     /// The app, with an empty store where it is in memory.
@@ -94,23 +104,24 @@ impl Cell {
             (Variant::Minimum, Store::Redis) => {
                 route.layer(Minimum::new(Redis::connect(url()).await))
             }
-            (Variant::Layer | Variant::LayerApi, Store::Memory) => {
-                route.layer(IdempotencyLayer::new(MemoryStore::new(), self.rule()))
+            (_, Store::Memory) => route.layer(self.layer(MemoryStore::new())),
+            (Variant::LayerMux, Store::Redis) => {
+                let store = RedisStore::over(Mux::connect(url()).await);
+                route.layer(self.layer(store.prefix("bench")))
             }
-            (Variant::Recent, Store::Memory) => {
-                let layer = IdempotencyLayer::new(MemoryStore::new(), self.rule());
-                route.layer(layer.recent(RECENT_BYTES))
-            }
-            (Variant::Layer | Variant::LayerApi, Store::Redis) => {
+            (_, Store::Redis) => {
                 let store = RedisStore::connect(url()).await.expect("there is a Redis");
-                route.layer(IdempotencyLayer::new(store.prefix("bench"), self.rule()))
-            }
-            (Variant::Recent, Store::Redis) => {
-                let store = RedisStore::connect(url()).await.expect("there is a Redis");
-                let layer = IdempotencyLayer::new(store.prefix("bench"), self.rule());
-                route.layer(layer.recent(RECENT_BYTES))
+                route.layer(self.layer(store.prefix("bench")))
             }
         })
+    }
+
+    fn layer(self, store: impl tower_idempotency::Store) -> IdempotencyLayer {
+        let layer = IdempotencyLayer::new(store, self.rule());
+        match self.variant {
+            Variant::Recent => layer.recent(RECENT_BYTES),
+            _ => layer,
+        }
     }
 
     /// The rule of the layer.
@@ -168,6 +179,7 @@ impl fmt::Display for Variant {
             Self::Minimum => "minimum",
             Self::Layer => "layer",
             Self::LayerApi => "layer-api",
+            Self::LayerMux => "layer-mux",
             Self::Recent => "recent",
         })
     }

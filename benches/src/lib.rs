@@ -8,6 +8,7 @@ pub mod instructions;
 pub mod machine;
 pub mod measure;
 pub mod minimum;
+pub mod mux;
 pub mod redis_info;
 pub mod report;
 pub mod spread;
