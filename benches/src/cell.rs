@@ -11,6 +11,7 @@ use crate::{
     body_type::BodyType,
     minimum::{Memory, Minimum, RETENTION_MS, Redis},
     mux::Mux,
+    order::Order,
 };
 
 /// What is sent.
@@ -52,9 +53,20 @@ pub enum Store {
     Redis,
 }
 
+/// How requests come to the app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is called in this process.
+    Called,
+    /// Another process sends them through sockets.
+    Served,
+}
+
 /// One figure's worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
+    /// How requests come to the app.
+    pub way: Way,
     /// Where records are kept.
     pub store: Store,
     /// What is sent.
@@ -87,9 +99,21 @@ impl Variant {
 }
 
 impl Cell {
-    /// All cells of one table: those that are compared, and so run round by round.
-    pub fn table(store: Store, workload: Workload) -> Vec<Self> {
-        let cell = |variant| Self { store, workload, variant };
+    /// The cells of each table of a report: those that are compared, and so run round by round.
+    pub fn tables() -> Vec<Vec<Self>> {
+        let ways = [
+            (Way::Called, Store::Memory),
+            (Way::Called, Store::Redis),
+            (Way::Served, Store::Redis),
+        ];
+        let tables =
+            ways.map(|(way, store)| Workload::ALL.map(|sent| Self::table(way, store, sent)));
+        tables.into_iter().flatten().collect()
+    }
+
+    /// The cells of one table.
+    pub fn table(way: Way, store: Store, workload: Workload) -> Vec<Self> {
+        let cell = |variant| Self { way, store, workload, variant };
         Variant::all(store).into_iter().map(cell).collect()
     }
 
@@ -137,12 +161,12 @@ impl Cell {
 
     /// So many requests, from this number on.
     pub fn requests(self, run: u32, from: u64, count: u64) -> Vec<Request<Body>> {
-        let request = |number: u64| match self.workload {
-            Workload::PassThrough => app::pass_through(),
-            Workload::First => app::delivery(&app::key(run, number)),
-            Workload::Replay => app::delivery(&app::key(run, number % REPLAYED)),
+        let order = Order { workload: self.workload, run, from, count };
+        let request = |key: Option<String>| match key {
+            Some(key) => app::delivery(&key),
+            None => app::pass_through(),
         };
-        (from..from + count).map(request).collect()
+        order.keys().map(request).collect()
     }
 
     /// Whether the answers are replays.
@@ -186,9 +210,10 @@ impl fmt::Display for Variant {
 }
 
 impl fmt::Display for Cell {
-    /// `memory/first/layer`, as [`FromStr`] reads it.
+    /// `memory/first/layer` or `served/redis/first/layer`, as [`FromStr`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.store, self.workload, self.variant)
+        let way = if self.way == Way::Served { "served/" } else { "" };
+        write!(f, "{way}{}/{}/{}", self.store, self.workload, self.variant)
     }
 }
 
@@ -196,11 +221,8 @@ impl FromStr for Cell {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let stores = [Store::Memory, Store::Redis];
-        stores
-            .into_iter()
-            .flat_map(|store| Workload::ALL.map(|workload| Self::table(store, workload)))
-            .flatten()
+        let mut cells = Self::tables().into_iter().flatten();
+        cells
             .find(|cell| cell.to_string() == name)
             .ok_or_else(|| format!("`{name}` is no cell; one is memory/first/layer"))
     }

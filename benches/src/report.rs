@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::{
-    cell::{Cell, Store, Variant, Workload},
+    cell::{Cell, Store, Variant, Way, Workload},
     measure::Sample,
     spread::Spread,
 };
@@ -35,9 +35,13 @@ impl Table {
 
     /// The table as text.
     pub fn text(&self, tasks: usize) -> String {
-        let Cell { store, workload, .. } = self.cells[0];
-        let at_once = if store == Store::Redis { tasks } else { 1 };
-        let mut out = format!("### {workload}, {store}, {at_once} at once\n\n");
+        let Cell { way, store, workload, .. } = self.cells[0];
+        let at_once = match (way, store) {
+            (Way::Served, _) => format!("served on {tasks} connections"),
+            (Way::Called, Store::Redis) => format!("{tasks} at once"),
+            (Way::Called, Store::Memory) => "1 at once".to_owned(),
+        };
+        let mut out = format!("### {workload}, {store}, {at_once}\n\n");
         let redis = store == Store::Redis && workload != Workload::PassThrough;
         out.push_str(
             "| variant | CPU us | over bare us | x bare | over bare, x minimum | wall us |",
@@ -112,7 +116,7 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_a_round_and_not_where_the_minimum_costs_nothing() {
         let row = |minimum: f64| {
-            let mut table = Table::new(Cell::table(Store::Memory, Workload::First));
+            let mut table = Table::new(Cell::table(Way::Called, Store::Memory, Workload::First));
             // The second round is twice as slow for everybody, which no ratio shows.
             for slow in [1.0, 2.0] {
                 for (place, cpu) in
