@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use redis::Pipeline;
 use tokio::time::timeout;
 
 use super::{
@@ -14,6 +13,7 @@ use super::{
     guard::{Found, Guard},
     lane::Lane,
     refused,
+    resp::Command,
     script::{self, Script},
 };
 use crate::{
@@ -116,8 +116,8 @@ async fn canary(
     write: bool,
 ) -> Result<String, Failure> {
     let name = format!("{}{CANARY}", guard.prefix());
-    let mut command = script::CANARY.on(&name, 4, 128);
-    command.arg(known).arg(new).arg(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
+    let command = script::CANARY.on(&name, 4, 128).arg(known).arg(new);
+    let command = command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
     Ok(in_time(lane, lane.run(&script::CANARY, &command)).await?.text()?)
 }
 
@@ -166,17 +166,12 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 async fn all(
     lane: Lane<'_>,
     script: &'static Script,
-    commands: impl Iterator<Item = (ClaimToken, redis::Cmd)>,
+    commands: impl Iterator<Item = (ClaimToken, Command)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
-    let mut pipeline = Pipeline::new();
-    let mut owners = Vec::new();
-    for (owner, command) in commands {
-        owners.push(owner);
-        pipeline.add_command(command);
-    }
-    let answers = in_time(lane, lane.send_all(&pipeline)).await?;
+    let (owners, commands): (Vec<_>, Vec<_>) = commands.unzip();
+    let answers = in_time(lane, lane.send_all(&commands)).await?;
     let mut written = Vec::with_capacity(answers.len());
-    for ((command, answer), owner) in pipeline.cmd_iter().zip(answers).zip(owners) {
+    for ((command, answer), owner) in commands.iter().zip(answers).zip(owners) {
         // The server may be another one, which has never heard of the script.
         let reply = match refused::is_no_script(&answer) {
             true => in_time(lane, lane.run(script, command)).await,

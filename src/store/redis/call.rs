@@ -5,8 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::Cmd;
-
 #[cfg(feature = "redis-cluster")]
 use super::origin::Place;
 use super::{
@@ -16,6 +14,7 @@ use super::{
     origin::explain,
     refused,
     reply::Reply,
+    resp::Command,
     script::Script,
     session::Broken,
 };
@@ -105,7 +104,7 @@ pub(super) trait Ask: Sync {
 /// A script, run for one record.
 pub(super) struct Run<'a> {
     pub(super) script: &'static Script,
-    pub(super) command: &'a Cmd,
+    pub(super) command: &'a Command,
 }
 
 impl Ask for Run<'_> {

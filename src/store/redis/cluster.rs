@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::{
@@ -22,6 +22,7 @@ use super::{
     origin::{Origin, Place, dial, explain},
     preflight::Accepted,
     reply,
+    resp::Command,
     servers::Target,
     slot::{SLOTS, Slots, slot},
     tls::Tls,
@@ -246,8 +247,7 @@ impl Cluster {
     async fn slots(&self, place: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
         let target = Target { place: place.clone(), ..self.seeds[0].clone() };
         let wire = dial(&target, self.tls.as_ref()).await?;
-        let mut command = Cmd::new();
-        command.arg("CLUSTER").arg("SLOTS");
+        let command = Command::new("CLUSTER").arg("SLOTS");
         match wire.send(&command).await? {
             Value::ServerError(error) => Err(Failure::Server(error)),
             Value::Array(ranges) => {

@@ -21,6 +21,7 @@ mod pulse;
 mod reach;
 mod refused;
 mod reply;
+mod resp;
 mod scan;
 mod script;
 #[cfg(feature = "redis-sentinel")]

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
-use super::reply::{decimal, garbled, number, state, time_ms};
+use super::{
+    reply::{decimal, garbled, number, state, time_ms},
+    resp::Command,
+};
 use crate::{
     record::{Fence, Mark, RecordKey, State},
     store::{Cursor, Listed, StoreError},
@@ -44,17 +47,18 @@ pub(super) fn next_node(nth: usize, next: Option<Cursor>, nodes: usize) -> Optio
 }
 
 /// The server's time, and the next keys.
-pub(super) fn page(prefix: &str, from: &Cursor, at_most: usize) -> Result<Pipeline, StoreError> {
+pub(super) fn page(
+    prefix: &str,
+    from: &Cursor,
+    at_most: usize,
+) -> Result<[Command; 2], StoreError> {
     let cursor = match &from.as_bytes()[..] {
         [] => 0,
         bytes => decimal(bytes).ok_or_else(|| garbled("scan"))?,
     };
-    let mut scan = Cmd::new();
-    scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(prefix));
-    scan.arg("COUNT").arg(at_most.clamp(1, KEYS_AT_MOST));
-    let mut commands = Pipeline::with_capacity(2);
-    commands.cmd("TIME").add_command(scan);
-    Ok(commands)
+    let scan = Command::new("SCAN").number(cursor).arg("MATCH").arg(pattern(prefix));
+    let scan = scan.arg("COUNT").number(at_most.clamp(1, KEYS_AT_MOST));
+    Ok([Command::new("TIME"), scan])
 }
 
 /// Every key that starts with `prefix`, whatever characters it has.
@@ -98,13 +102,9 @@ fn key_of(prefix: &str, name: &[u8]) -> Option<RecordKey> {
 }
 
 /// The head and the time left of each key.
-pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2 * keys.len());
-    for (_, name) in keys {
-        commands.cmd("GETRANGE").arg(name).arg(0).arg(HEAD_ENDS_AT);
-        commands.cmd("PTTL").arg(name);
-    }
-    commands
+pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Vec<Command> {
+    let head = |name| Command::new("GETRANGE").arg(name).number(0).number(HEAD_ENDS_AT);
+    keys.iter().flat_map(|(_, name)| [head(name), Command::new("PTTL").arg(name)]).collect()
 }
 
 /// The records among what [`heads`] was answered: what is gone by now, or is no record of ours, is

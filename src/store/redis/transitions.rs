@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
 use super::{
     Failure, RedisStore,
@@ -11,6 +11,7 @@ use super::{
     lane::Lane,
     refused,
     reply::{self, Answer, Reply},
+    resp::Command,
     scan,
     script::{self, Script},
 };
@@ -32,7 +33,7 @@ impl RedisStore {
         &self,
         script: &'static Script,
         name: &str,
-        command: Cmd,
+        command: Command,
     ) -> Result<Reply, StoreError> {
         let run = Run { script, command: &command };
         self.reach.call(script.name(), name, self.call_within, &run).await
@@ -54,18 +55,19 @@ impl RedisStore {
         &self,
         lane: Lane<'_>,
         claim: &Claim,
+        name: &str,
         alias: &Alias,
-        claim_command: Cmd,
+        claim_command: Command,
     ) -> Result<Claimed, Failure> {
         let (first, bind) = command::bind(&self.name(&alias.key), claim, alias);
-        let answers = lane.send_all(&command::pair(&bind, &claim_command)).await?;
+        let answers = lane.send_all(&[&bind, &claim_command]).await?;
         let [mut bound, mut claimed] = both(answers)?;
         match (refused::is_no_script(&bound), refused::is_no_script(&claimed)) {
             (false, false) => {}
             (true, true) => {
                 let (bind, claim) =
                     (first.spelled_out(&bind), script::CLAIM.spelled_out(&claim_command));
-                let answers = lane.send_all(&command::pair(&bind, &claim)).await?;
+                let answers = lane.send_all(&[&bind, &claim]).await?;
                 [bound, claimed] = both(answers)?;
             }
             (true, false) => bound = lane.send(&first.spelled_out(&bind)).await?,
@@ -80,13 +82,14 @@ impl RedisStore {
             return Ok(taken);
         }
         let reply = lane.read(&script::CLAIM, claimed)?;
-        self.claimed(lane, claim, &claim_command, reply).await
+        self.claimed(lane, claim, name, &claim_command, reply).await
     }
 
     /// A claim over one connection.
     async fn claim_on(
         &self,
         lane: Lane<'_>,
+        name: &str,
         mut claim: Claim,
         asked: Instant,
     ) -> Result<Claimed, Failure> {
@@ -106,10 +109,10 @@ impl RedisStore {
             true => lane.link.known.trusted().unwrap_or("*".into()),
             false => String::new(),
         };
-        let command = command::claim(&self.name(&claim.key), &claim, not_after, &trusted);
+        let command = command::claim(name, &claim, not_after, &trusted);
         let claimed = match &claim.alias {
             Some(alias) => {
-                let claimed = self.bind_and_claim(lane, &claim, alias, command).await?;
+                let claimed = self.bind_and_claim(lane, &claim, name, alias, command).await?;
                 if let (Some(wait), Claimed::Granted(_)) = (self.wait, &claimed) {
                     wait.after(lane, self.call_within).await?;
                 }
@@ -120,7 +123,7 @@ impl RedisStore {
                     Some(wait) => wait.claim(lane, &command, self.call_within).await?,
                     None => lane.run(&script::CLAIM, &command).await?,
                 };
-                self.claimed(lane, &claim, &command, reply).await?
+                self.claimed(lane, &claim, name, &command, reply).await?
             }
         };
         if let Claimed::Granted(grant) = &claimed {
@@ -135,7 +138,8 @@ impl RedisStore {
         &self,
         lane: Lane<'_>,
         claim: &Claim,
-        command: &Cmd,
+        name: &str,
+        command: &Command,
         mut reply: Reply,
     ) -> Result<Claimed, Failure> {
         for _ in 0..FETCHES_AT_MOST {
@@ -151,7 +155,7 @@ impl RedisStore {
                 Answer::Untrusted => return Err(guard::changed(claim.lease / 3).into()),
                 Answer::Fetch(times) => times,
             };
-            let record = lane.send(&command::whole(&self.name(&claim.key))).await?;
+            let record = lane.send(&command::whole(name)).await?;
             if let Value::ServerError(error) = record {
                 return Err(Failure::Server(error));
             }
@@ -182,7 +186,8 @@ impl Store for RedisStore {
         }
         let name = self.name(&claim.key);
         let within = self.call_within.saturating_sub(asked.elapsed());
-        self.reach.call("claim", &name, within, &Claiming { store: self, claim, asked }).await
+        let claiming = Claiming { store: self, name: &name, claim, asked };
+        self.reach.call("claim", &name, within, &claiming).await
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
@@ -243,6 +248,8 @@ impl Store for RedisStore {
 /// A claim, from when it was asked for.
 struct Claiming<'a> {
     store: &'a RedisStore,
+    /// Of the record.
+    name: &'a str,
     claim: Claim,
     asked: Instant,
 }
@@ -255,14 +262,14 @@ impl Ask for Claiming<'_> {
     }
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Claimed, Failure> {
-        self.store.claim_on(lane, self.claim.clone(), self.asked).await
+        self.store.claim_on(lane, self.name, self.claim.clone(), self.asked).await
     }
 }
 
 /// A page of a listing.
 struct Scanning<'a> {
     store: &'a RedisStore,
-    page: Pipeline,
+    page: [Command; 2],
 }
 
 impl Ask for Scanning<'_> {
