@@ -78,9 +78,13 @@ impl Command {
 
 fn words(mut spelled: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
-        let end = spelled.iter().position(|byte| *byte == b'\r')?;
-        let length = std::str::from_utf8(&spelled[1..end]).ok()?.parse::<usize>().ok()?;
-        let (word, after) = spelled[end + 2..].split_at(length);
+        // Spelled by us, so it needs no check but for its end.
+        let (mut length, mut at) = (0, 1);
+        while *spelled.get(at)? != b'\r' {
+            length = length * 10 + usize::from(spelled[at] - b'0');
+            at += 1;
+        }
+        let (word, after) = spelled[at + 2..].split_at(length);
         spelled = &after[2..];
         Some(word)
     })
