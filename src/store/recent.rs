@@ -9,12 +9,15 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use quick_cache::{
-    DefaultHashBuilder, OptionsBuilder, Weighter,
+    DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
 use tokio::time::Instant;
 
-use crate::record::{Fingerprint, RecordKey};
+use crate::{
+    record::{Fingerprint, RecordKey},
+    telemetry::{Held, RecentMetrics},
+};
 
 /// No answer is given from memory that was stored, or seen in the store, longer ago.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
@@ -29,7 +32,8 @@ const USUAL_SIZE: usize = 1024;
 
 /// Completed records, in a bounded number of bytes.
 pub(crate) struct Recent {
-    entries: Cache<RecordKey, Entry, ByBytes>,
+    entries: Cache<RecordKey, Entry, ByBytes, DefaultHashBuilder, Counted>,
+    metrics: RecentMetrics,
     largest: usize,
 }
 
@@ -38,6 +42,7 @@ struct Entry {
     print: Option<Fingerprint>,
     payload: Bytes,
     until: Instant,
+    _held: Held,
 }
 
 #[derive(Clone)]
@@ -45,7 +50,31 @@ struct ByBytes;
 
 impl Weighter<RecordKey, Entry> for ByBytes {
     fn weight(&self, _: &RecordKey, entry: &Entry) -> u64 {
-        (BESIDE_PAYLOAD + entry.payload.len()) as u64
+        weight(&entry.payload)
+    }
+}
+
+fn weight(payload: &Bytes) -> u64 {
+    (BESIDE_PAYLOAD + payload.len()) as u64
+}
+
+/// Counts what had to go for want of room.
+#[derive(Clone)]
+struct Counted {
+    metrics: RecentMetrics,
+    inner: DefaultLifecycle<RecordKey, Entry>,
+}
+
+impl Lifecycle<RecordKey, Entry> for Counted {
+    type RequestState =
+        <DefaultLifecycle<RecordKey, Entry> as Lifecycle<RecordKey, Entry>>::RequestState;
+
+    fn on_evict(&self, state: &mut Self::RequestState, key: RecordKey, entry: Entry) {
+        // What is over goes like this too, and nobody misses it.
+        if Instant::now() < entry.until {
+            self.metrics.evicted();
+        }
+        self.inner.on_evict(state, key, entry);
     }
 }
 
@@ -61,8 +90,10 @@ impl Recent {
             .build()
             .expect("both capacities are set");
         let hasher = DefaultHashBuilder::default();
-        let entries = Cache::with_options(options, ByBytes, hasher, DefaultLifecycle::default());
-        Arc::new(Self { entries, largest: bytes / SHARE })
+        let metrics = RecentMetrics::begin();
+        let counted = Counted { metrics: metrics.clone(), inner: DefaultLifecycle::default() };
+        let entries = Cache::with_options(options, ByBytes, hasher, counted);
+        Arc::new(Self { entries, metrics, largest: bytes / SHARE })
     }
 
     /// What a claim of this key with this fingerprint would be answered, if that is known to be a stored
@@ -99,7 +130,8 @@ impl Recent {
         }
         // A payload may be a small part of a large buffer, all of which it would keep.
         let payload = Bytes::copy_from_slice(payload);
-        self.entries.insert(key, Entry { print, payload, until });
+        let held = self.metrics.hold(weight(&payload));
+        self.entries.insert(key, Entry { print, payload, until, _held: held });
     }
 
     #[cfg(test)]
