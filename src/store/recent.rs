@@ -25,8 +25,13 @@ const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 const BESIDE_PAYLOAD: usize = 256;
 /// An answer that takes more than this part of the room is left to the store, and evicts nothing.
 const SHARE: usize = 32;
-/// Locks. Each has its part of the room, which must be more than the largest answer.
-const SHARDS: usize = 16;
+/// Locks, each with its part of the room. They are held for a map operation, and few of them leave much
+/// room to each.
+const SHARDS: usize = 4;
+/// The part of the room for what was replayed. What comes first goes there too, and stays there over its
+/// time; all the rest is for what came last, which is what duplicates follow. The cache takes nothing that
+/// is larger than one lock's part of this.
+const REPLAYED: f64 = SHARDS as f64 / SHARE as f64;
 /// An answer as there are many. Only the number of locks is chosen by it.
 const USUAL_SIZE: usize = 1024;
 
@@ -85,6 +90,7 @@ impl Recent {
             .weight_capacity(bytes as u64)
             .estimated_items_capacity(bytes / USUAL_SIZE)
             .shards(SHARDS)
+            .hot_allocation(REPLAYED)
             // Traces of what was evicted would take room that nobody has counted.
             .ghost_allocation(0.0)
             .build()
@@ -165,6 +171,20 @@ mod tests {
         assert!(recent.bytes() <= MIB as u64, "{}", recent.bytes());
         assert!(recent.bytes() > MIB as u64 / 2, "it keeps something: {}", recent.bytes());
         assert!(recent.get(&key(19_999), None).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_last_is_what_is_kept_however_long_others_were_there() {
+        let recent = Recent::new(MIB);
+        let fits = MIB / (BESIDE_PAYLOAD + 1000);
+        for number in 0..10 * fits as u64 {
+            put(&recent, number, 1000);
+        }
+        let has = |number: &u64| recent.get(&key(*number), None).is_some();
+        let last = (10 * fits as u64 - fits as u64 * 3 / 4)..10 * fits as u64;
+        let count = last.clone().count();
+        assert!(last.filter(has).count() >= count * 19 / 20, "all but few");
+        assert!((0..9 * fits as u64).filter(has).count() <= fits / 8, "and nearly nothing else");
     }
 
     #[tokio::test(start_paused = true)]
