@@ -116,7 +116,10 @@ pub(super) async fn settle(
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
     let within = subject.rule.policy().call_within;
     match timeout(within, shared.store.clone().resolve(verdict)).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(_)) => {
+            shared.run_ended(&subject.record);
+            Ok(())
+        }
         Ok(Err(error)) => Err(unsettled(subject, &error)),
         Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
     }

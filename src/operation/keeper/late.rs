@@ -240,6 +240,7 @@ impl Sending {
             }
             self.keeper.schedule().end_late(late.bytes());
             self.keeper.inner.ended.notify_waiters();
+            self.keeper.inner.pollers.hurry(&late.key());
         }
     }
 }
