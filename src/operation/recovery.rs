@@ -117,8 +117,13 @@ pub(super) async fn settle(
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
     let verdict = verdict.lease(policy.lease);
     let resolving = shared.store.clone().resolve(verdict);
-    let settled = in_time(&*shared.store, policy.call_within, resolving).await;
-    settled.map(drop).map_err(|error| unsettled(subject, &error))
+    match in_time(&*shared.store, policy.call_within, resolving).await {
+        Ok(_) => {
+            shared.run_ended(&subject.record);
+            Ok(())
+        }
+        Err(error) => Err(unsettled(subject, &error)),
+    }
 }
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {

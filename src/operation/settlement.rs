@@ -54,7 +54,6 @@ impl Settlement {
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
             let Grant { key, print, .. } = self.grant;
             self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
-            self.shared.run_ended(&key);
         }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
@@ -62,6 +61,9 @@ impl Settlement {
             if full(&written).is_some() {
                 written = self.complete(self.bare(&answer)).await;
             }
+        }
+        if written.is_ok() {
+            self.shared.run_ended(&self.grant.key);
         }
         match written {
             Ok(Written::Stored) => unsent.told(),
