@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     Shared,
-    handle::Subject,
     keeper::{Late, Watched},
+    subject::Subject,
 };
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
@@ -125,7 +125,7 @@ impl Settlement {
     }
 
     fn kept(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, answer, &self.subject.fields);
+        let payload = encode(&self.grant.key, answer, &self.subject.print.fields);
         Kept::new(payload, self.subject.rule.policy().retention)
     }
 

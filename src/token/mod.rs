@@ -51,7 +51,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub use issuance::{Issuance, IssueError, IssueErrorKind};
-pub(crate) use print::of_claim;
+pub(crate) use print::{of_caller, of_claim};
 pub use request::TokenRequest;
 
 use crate::{

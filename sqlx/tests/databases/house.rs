@@ -14,8 +14,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Answer, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, Operation, Policy, RequestBody,
-    Rule, Sealed, Store,
+    Answer, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, LedgerRow, Operation, Policy,
+    RequestBody, Rule, Sealed, Store,
 };
 
 use crate::operation::Delivery;
@@ -124,13 +124,13 @@ impl<L> Counted<L> {
 }
 
 impl<L: Ledger> Ledger for Counted<L> {
-    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, entry: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         self.finds.fetch_add(1, Ordering::SeqCst);
         self.ledger.find(entry).await
     }
 
-    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+    async fn seal(&self, entry: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, LedgerError> {
         self.seals.fetch_add(1, Ordering::SeqCst);
-        self.ledger.seal(entry, answer).await
+        self.ledger.seal(entry, row).await
     }
 }
