@@ -52,6 +52,10 @@ impl Error {
         matches!(self.0, Kind::Unanswered { .. })
     }
 
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.0, Kind::Foreign { .. })
+    }
+
     /// Whether the state that the column holds is none of the state machine's.
     pub fn is_unknown_state(&self) -> bool {
         matches!(self.0, Kind::UnknownState { .. })

@@ -121,7 +121,8 @@ fn unknown(error: Error) -> LedgerError {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    LedgerError::new(text).caused_by(error)
+    let told = if error.is_foreign() { LedgerError::foreign(text) } else { LedgerError::new(text) };
+    told.caused_by(error)
 }
 
 // Derived ones would ask the same of `DB`.

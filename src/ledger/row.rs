@@ -91,12 +91,23 @@ pub enum Sealed {
 pub struct LedgerError {
     message: String,
     source: Option<Box<dyn Error + Send + Sync>>,
+    foreign: bool,
 }
 
 impl LedgerError {
     /// An error; the message says what was wrong and what to do.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
+        Self { message: message.into(), source: None, foreign: false }
+    }
+
+    /// That the id of this delivery has a row which is for another business key: the request is refused as
+    /// if the store's record had said so, with 422.
+    pub fn foreign(message: impl Into<String>) -> Self {
+        Self { foreign: true, ..Self::new(message) }
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// The same with the error that caused it.
@@ -154,7 +165,8 @@ impl Error for LedgerError {
 /// 2. A row that is committed never changes, and is kept at least as long as
 ///    [`Policy::hold`](crate::Policy::hold). Its print is given back as it came.
 /// 3. `seal` inserts, and never overwrites. While a handler's transaction holds the row, it waits.
-/// 4. A delivery id whose row is for another business key is an error, not that row's answer.
+/// 4. A delivery id whose row is for another business key is an error, [`LedgerError::foreign`], and not
+///    that row's answer.
 ///
 /// # Cancel safety
 ///

@@ -13,7 +13,7 @@ use super::{
     wait::outcome_unknown,
 };
 use crate::{
-    ledger::{Abandoned, Differs, LedgerRow, RESOLVER_WITHIN, Resolution, Sealed},
+    ledger::{Abandoned, Differs, LedgerError, LedgerRow, RESOLVER_WITHIN, Resolution, Sealed},
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
@@ -55,6 +55,8 @@ pub(super) async fn recover(
             Err(outcome_unknown(policy.profile))
         }
         Said::NotDone => Ok(Takeover::Only(record.mark)),
+        // The operation that it is about may have a row of its own, under another delivery's id.
+        Said::Other(Differs::Business) => Err(refuse_other(subject, &Differs::Business)),
         Said::Other(differs) => {
             // What it was for has no row of its own, and the request whose row this is must find the
             // key free.
@@ -91,6 +93,14 @@ impl Said {
             Some(differs) => Self::Other(differs),
         }
     }
+
+    fn of_error(subject: &Subject, error: &LedgerError) -> Self {
+        if error.is_foreign() {
+            return Self::Other(Differs::Business);
+        }
+        telemetry::ledger_unavailable(subject, error);
+        Self::Unknown
+    }
 }
 
 /// What the ledger says: what has a row was done, and what has none was not.
@@ -99,10 +109,7 @@ async fn find(subject: &Subject) -> Said {
     match find_row(ledger.clone(), subject.ledger_entry()).await {
         Ok(Some(row)) => Said::of_row(subject, row),
         Ok(None) => Said::NotDone,
-        Err(error) => {
-            telemetry::ledger_unavailable(subject, &error);
-            Said::Unknown
-        }
+        Err(error) => Said::of_error(subject, &error),
     }
 }
 
@@ -129,10 +136,7 @@ async fn sealed(subject: &Subject, answer: Answer) -> Said {
     match seal_row(ledger.clone(), subject.ledger_entry(), row).await {
         Ok(Sealed::Written) => Said::Done(answer),
         Ok(Sealed::Existing(row)) => Said::of_row(subject, row),
-        Err(error) => {
-            telemetry::ledger_unavailable(subject, &error);
-            Said::Unknown
-        }
+        Err(error) => Said::of_error(subject, &error),
     }
 }
 

@@ -58,6 +58,7 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
             },
             Some(differs) => Truth::Other(differs),
         },
+        Err(error) if error.is_foreign() && !has_happened => Truth::Other(Differs::Business),
         // What has happened without a row would happen again if its client came again.
         Err(error) => Truth::Unknown {
             why: format!("its row could not be written: {error}"),

@@ -40,6 +40,8 @@ pub(crate) enum Entered {
 pub(crate) enum Trouble {
     Fails,
     Panics,
+    /// The id of the delivery belongs to another business key.
+    Foreign,
     Takes(Duration),
 }
 
@@ -125,6 +127,7 @@ impl Table {
             Some(Trouble::Fails) => {
                 Err(LedgerError::new("the table is locked").caused_by("pq: 55P03"))
             }
+            Some(Trouble::Foreign) => Err(LedgerError::foreign("another business key's")),
             Some(Trouble::Panics) => panic!("a bug in the ledger"),
             Some(Trouble::Takes(time)) => {
                 sleep(time).await;

@@ -73,6 +73,15 @@ impl House {
     pub(crate) async fn try_send(&self, delivery: Delivery) -> io::Result<Told> {
         self.0.clone().oneshot(delivery.request()).await
     }
+
+    /// The same of any request.
+    pub(crate) async fn call(&self, request: Request<String>) -> Told {
+        self.try_call(request).await.unwrap()
+    }
+
+    pub(crate) async fn try_call(&self, request: Request<String>) -> io::Result<Told> {
+        self.0.clone().oneshot(request).await
+    }
 }
 
 /// A door at which a handler waits until a test lets it go on.
