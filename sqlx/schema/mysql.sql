@@ -4,8 +4,10 @@
 -- Identities are bytes, as they were sent: most collations take 'a', 'A' and 'a ' for one. To read them:
 -- SELECT CONVERT(delivery_id USING utf8mb4) FROM dedup;
 --
--- A table that was made before there was the column fingerprint gets it by:
+-- A table that was made before there was the column fingerprint gets it by the first of these. Its rows of jobs
+-- stand under the names of their rules alone: the second has to be run for each rule of jobs, here charge.
 -- ALTER TABLE dedup ADD COLUMN fingerprint BLOB;
+-- UPDATE dedup SET rule = CONCAT('job:', rule) WHERE rule = 'charge';
 CREATE TABLE IF NOT EXISTS dedup (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     -- The rule's name, of a rule for jobs after 'job:', and the scope: within them an identity is unique.

@@ -3,8 +3,10 @@
 --
 -- Identities are bytes, as they were sent. To read them: SELECT CAST(delivery_id AS TEXT) FROM dedup;
 --
--- A table that was made before there was the column fingerprint gets it by:
+-- A table that was made before there was the column fingerprint gets it by the first of these. Its rows of jobs
+-- stand under the names of their rules alone: the second has to be run for each rule of jobs, here charge.
 -- ALTER TABLE dedup ADD COLUMN fingerprint BLOB;
+-- UPDATE dedup SET rule = CAST('job:' || rule AS BLOB) WHERE rule = CAST('charge' AS BLOB);
 CREATE TABLE IF NOT EXISTS dedup (
     id INTEGER PRIMARY KEY,
     -- The rule's name, of a rule for jobs after 'job:', and the scope: within them an identity is unique.

@@ -45,7 +45,7 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 ///     let row = match DEDUP.enter(&mut tx, op).await? {
 ///         Entry::New(row) => row,
 ///         Entry::Done(answer) => return Ok(answer),
-///         Entry::Mismatch => return Err("this delivery id belongs to another order".into()),
+///         Entry::Mismatch => return Err("this row is another request's".into()),
 ///     };
 ///     sqlx::query("UPDATE accounts SET balance = balance - 960 WHERE user = ?")
 ///         .bind(user)

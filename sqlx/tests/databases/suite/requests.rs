@@ -331,6 +331,19 @@ async fn a_fingerprint_that_nobody_can_read_lets_nothing_through() {
     assert_eq!(count(&pool, "charges").await, 1);
 }
 
+/// The statement in the comments of the schema that begins so, for the table `older`.
+fn in_the_schema(beginning: &str) -> String {
+    let schema = match <Db as sqlx::Database>::NAME {
+        "PostgreSQL" => include_str!("../../../schema/postgres.sql"),
+        "MySQL" => include_str!("../../../schema/mysql.sql"),
+        _ => include_str!("../../../schema/sqlite.sql"),
+    };
+    let statement = schema.lines().find_map(|line| {
+        line.strip_prefix("-- ").filter(|statement| statement.starts_with(beginning))
+    });
+    statement.expect("it is in the schema").replace("dedup", "older")
+}
+
 /// As the schema was before there was the column.
 #[tokio::test]
 async fn a_table_without_the_column_is_refused_with_the_statement_that_adds_it() {
@@ -342,6 +355,7 @@ async fn a_table_without_the_column_is_refused_with_the_statement_that_adds_it()
     let error = OLD.migrate(&pool).await.unwrap_err().to_string();
     let (says, statement) = error.split_once("add it: ").expect("it says what to do");
     assert!(says.contains("older was made before"), "{says}");
+    assert!(in_the_schema("ALTER TABLE").contains(statement), "{statement}");
 
     let bytes = |text| match <Db as sqlx::Database>::NAME {
         "SQLite" => format!("CAST('{text}' AS BLOB)"),
@@ -367,4 +381,22 @@ async fn a_table_without_the_column_is_refused_with_the_statement_that_adds_it()
     let mut tx = pool.begin().await.unwrap();
     let met = OLD.enter(&mut tx, &operation("N-1", 2).await).await.unwrap();
     assert!(matches!(met, Entry::Mismatch), "{met:?}");
+}
+
+#[tokio::test]
+async fn rows_of_jobs_from_before_are_found_again_once_they_are_renamed() {
+    const OLD: DedupTable<Db> = DedupTable::new("older");
+    let (pool, _held) = open().await;
+    OLD.migrate(&pool).await.unwrap();
+    let ledger = OLD.ledger(&pool);
+    let job = |rule: &str| LedgerEntry::new(rule, "", "k", None).of_job();
+    for rule in ["charge", "other"] {
+        // So they stood: like those of a request.
+        let before = LedgerEntry::new(rule, "", "k", None);
+        ledger.seal(&before, &Answer::text(rule).into()).await.unwrap();
+    }
+    assert_eq!(ledger.find(&job("charge")).await.unwrap(), None);
+    run(&pool, &in_the_schema("UPDATE")).await;
+    assert_eq!(ledger.find(&job("charge")).await.unwrap(), Some(Answer::text("charge").into()));
+    assert_eq!(ledger.find(&job("other")).await.unwrap(), None);
 }
