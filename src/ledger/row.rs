@@ -79,6 +79,7 @@ impl From<Answer> for LedgerRow {
 /// What became of a seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "it is moved once, which a box would cost more than")]
 pub enum Sealed {
     /// There was no row; now there is this one.
     Written,
