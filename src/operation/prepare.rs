@@ -8,12 +8,14 @@ use http::{Request, Version, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
 use tokio::task::yield_now;
 
-use super::{Operation, Shared, capture, handle::Subject};
+use super::{Operation, Shared, capture, subject::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
+    fingerprint::Print,
     identity::{Identity, Input},
+    ledger::RowPrint,
     policy::Policy,
-    record::{FieldDigest, Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
+    record::{Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     token,
@@ -210,26 +212,26 @@ fn read_whole(
         Some(source) => source.read(&read)?,
         None => None,
     };
-    let print = policy.compared.print(shared.secret.as_ref(), &read)?;
+    let secret = shared.secret.as_ref();
+    let Print { whole, fields } = policy.compared.print(secret, &read)?;
     let whole_print = match &one_time {
-        Some(token) => {
-            let secret = shared.secret.as_ref();
-            Some(token::of_claim(secret, token, caller.as_deref(), print.whole))
-        }
-        None => print.whole,
+        Some(token) => Some(token::of_claim(secret, token, caller.as_deref(), whole)),
+        None => whole,
     };
-    let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
+    let names = Names { secret, rule, scope: &scope };
+    let caller = caller.map(|caller| token::of_caller(secret, &caller));
+    let print = RowPrint { secret: names.secret_id(), caller, whole, fields };
     let (subject, delivery) = match business {
-        None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
+        None => (names.subject(delivery, Kind::Delivery, None, print), None),
         // A token is no other name of what it was issued for in the store, where the fingerprint holds it.
         // For rows it is: they tell by the delivery's id that the key beside it is a business key.
         Some(business) if one_time.is_some() => {
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, None)
         }
         Some(business) => {
             let record = names.record(&delivery, Kind::Delivery);
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, Some(record))
         }
     };
@@ -254,12 +256,17 @@ impl Names<'_> {
         RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
     }
 
+    /// Which secret the fingerprints are made with.
+    pub(super) fn secret_id(&self) -> [u8; 8] {
+        self.secret.map(Secret::id).unwrap_or_default()
+    }
+
     pub(super) fn subject(
         &self,
         identity: Identity,
         kind: Kind,
         delivery: Option<Identity>,
-        fields: Vec<FieldDigest>,
+        print: RowPrint,
     ) -> Subject {
         let record = self.record(&identity, kind);
         Subject {
@@ -270,7 +277,7 @@ impl Names<'_> {
             identity,
             kind,
             delivery,
-            fields,
+            print,
         }
     }
 }

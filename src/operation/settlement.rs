@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
-    handle::Subject,
     keeper::{Late, Watched},
+    subject::Subject,
 };
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
@@ -127,7 +127,7 @@ impl Settlement {
     }
 
     fn kept(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, answer, &self.subject.fields);
+        let payload = encode(&self.grant.key, answer, &self.subject.print.fields);
         Kept::new(payload, self.subject.rule.policy().retention)
     }
 
