@@ -3,7 +3,7 @@
 use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use tracing::{Instrument, Span};
+use tracing::Span;
 
 use super::{
     Operation, Shared,
@@ -94,7 +94,7 @@ where
             telemetry::record_handled(&span, &rule, "executed");
             telemetry::record_attempt(&span, &rule, execution.attempt());
             // From here on the work outlives its caller.
-            let work = Detach::new(execute(*execution, work).in_current_span());
+            let work = Detach::new(execute(*execution, work));
             work.await.unwrap_or_else(|panic| resume_unwind(panic))
         }
         Ok(Claim::Stored(answer)) => {
@@ -202,7 +202,7 @@ impl Execution {
                 Answer::json("").without_body()
             }
         };
-        let stored = self.store(answer).await;
+        let stored = self.store(&answer).await;
         self.came(stored, value)
     }
 

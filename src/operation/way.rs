@@ -109,11 +109,10 @@ impl Way {
         &self.subject
     }
 
-    /// The handler is started: from now on the execution answers for the grant.
-    /// Until the time it gives back, a claim that was sent may still arrive.
-    pub(super) fn started(self) -> (Arc<Shared>, Subject, Option<Instant>) {
-        let claims_until = self.claimant.started();
-        (self.shared, self.subject, claims_until)
+    /// What an execution is made of; the claimant answers for the grant until it is told that it has
+    /// started.
+    pub(super) fn into_parts(self) -> (Arc<Shared>, Subject, Claimant) {
+        (self.shared, self.subject, self.claimant)
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -136,9 +135,8 @@ impl Way {
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
         if self.led.is_some_and(Led::only_answers) {
-            return Met::Other(
-                wait::look_once(&self.shared, self.claimant.asks(), self.call_within()).await,
-            );
+            let look = wait::look_once(&self.shared, self.claimant.asks(), self.call_within());
+            return Met::Other(Box::pin(look).await);
         }
         if !self.claimant.announce() {
             return Met::Draining;
@@ -147,12 +145,18 @@ impl Way {
         let claimed = self.claimant.claim(self.takeover).await;
         self.subject.rule.metrics().claimed(timer);
         match claimed {
-            Ok(Claimed::Granted(grant)) => {
+            Ok(Claimed::Granted(grant)) if self.is_after_an_unknown(&grant) => {
                 let since = self.claimant.last_sent();
-                match self.after_its_delivery(grant).await {
+                match Box::pin(self.after_an_unknown(grant)).await {
                     Ok(grant) => Met::Granted(Granted { grant, since }),
                     Err(error) => Met::Other(Err(error)),
                 }
+            }
+            Ok(Claimed::Granted(mut grant)) => {
+                if grant.previous == Previous::Nothing {
+                    grant.previous = self.before;
+                }
+                Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
             Err(error) if self.runs_unprotected(&error.to_string()) => {
                 Met::Granted(self.without_a_grant())
@@ -161,6 +165,17 @@ impl Way {
                 Met::Granted(self.without_a_grant())
             }
             other => Met::Other(other),
+        }
+    }
+
+    /// The stored answer, if that is what a claim met.
+    pub(super) fn answer(&self, met: Met) -> Result<Bytes, Met> {
+        match met {
+            Met::Other(Ok(Claimed::Completed(completed))) => {
+                self.keep_recent(&completed);
+                Ok(completed.payload)
+            }
+            met => Err(met),
         }
     }
 
