@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Shared, handle::Subject};
+use super::{Shared, subject::Subject};
 #[cfg(feature = "recent")]
 use crate::store::Recent;
 use crate::{

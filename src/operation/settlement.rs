@@ -7,16 +7,16 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     Shared,
-    handle::Subject,
     keeper::{Late, Watched},
+    subject::Subject,
 };
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
-    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written},
+    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written, in_time},
     telemetry::{self, Timer},
 };
 
@@ -127,7 +127,7 @@ impl Settlement {
     }
 
     fn kept(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, answer, &self.subject.fields);
+        let payload = encode(&self.grant.key, answer, &self.subject.print.fields);
         Kept::new(payload, self.subject.rule.policy().retention)
     }
 
@@ -165,9 +165,7 @@ impl Settlement {
     }
 
     async fn call<T>(&self, call: BoxFuture<Result<T, StoreError>>) -> Result<T, StoreError> {
-        timeout(self.subject.rule.policy().call_within, call)
-            .await
-            .unwrap_or_else(|_| Err(StoreError::too_slow()))
+        in_time(&*self.shared.store, self.subject.rule.policy().call_within, call).await
     }
 }
 

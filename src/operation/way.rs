@@ -13,7 +13,13 @@ use tokio::time::Instant;
 
 use self::led::Led;
 use super::{
-    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+    Shared,
+    claimant::Claimant,
+    mismatch::{refuse_business, token_unknown},
+    prepare::shutting_down,
+    recovery::recover,
+    subject::Subject,
+    wait,
 };
 use crate::{
     policy::{OnAbandoned, Policy},
@@ -196,7 +202,7 @@ impl Way {
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
-            Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
+            Claimed::DeliveryTaken(State::Alias) => Err(refuse_business(&self.subject)),
             Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
@@ -286,16 +292,6 @@ impl Way {
     fn unreadable(&self, why: &str) -> Refusal {
         telemetry::record_unreadable(&self.subject.record, why);
         Refusal::unreadable()
-    }
-}
-
-fn token_unknown(policy: &Policy) -> Refusal {
-    match &policy.token {
-        Some(demand) => demand.unknown(),
-        None => Refusal::new(
-            RefusalKind::TokenUnknown,
-            "this operation is waiting for the one-time token that was issued for it",
-        ),
     }
 }
 

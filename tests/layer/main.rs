@@ -13,6 +13,7 @@ mod ledger;
 mod metrics;
 mod observe;
 mod operations;
+mod other_requests;
 mod outcomes;
 mod policy;
 mod readiness;
