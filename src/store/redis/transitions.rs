@@ -332,6 +332,10 @@ impl Ask for Scanning<'_> {
             return Ok(Page::new(Vec::new(), next));
         }
         // Errors of single keys are those of foreign types: left out like other foreign data.
+        #[cfg_attr(
+            not(feature = "redis-cluster"),
+            expect(unused_mut, reason = "slots move in clusters alone")
+        )]
         let mut heads = lane.send_all(&scan::heads(&keys)).await?;
         #[cfg(feature = "redis-cluster")]
         scan::arriving(lane, &keys, &mut heads).await?;
