@@ -141,6 +141,14 @@ pub(crate) fn would_have_refused(
     );
 }
 
+/// A request has its place among those that wait for another's run of its operation.
+pub(crate) fn waiting(key: &RecordKey) {
+    debug!(
+        key = key.digest(),
+        "waiting: the request waits for another delivery's run of the same operation"
+    );
+}
+
 /// No request has met a rule.
 pub(crate) fn rule_never_hit(rule: &Rule, passed: u64) {
     warn!(
