@@ -113,7 +113,8 @@ fn it_sends_what_it_is_ordered_over_connections_that_it_keeps() {
         assert_eq!(told.bytes, order.count * "answer".len() as u64);
         let mut asked = std::mem::take(&mut *server.keys.lock().expect("no holder panics"));
         let mut ordered: Vec<_> = order.keys().collect();
-        (asked.sort(), ordered.sort());
+        asked.sort();
+        ordered.sort();
         assert_eq!(asked, ordered);
     }
     assert_eq!(server.connections.load(SeqCst), 3);
