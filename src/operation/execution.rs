@@ -15,6 +15,7 @@ use super::{
     Handled, Operation,
     capture::{Captured, answer_body},
     detach::{CatchPanic, Panic},
+    mismatch::refuse_other,
     recovery::storable,
     replay::{REPLAYED, refuse, replay, stored_headers, stored_trailers},
     seal::{Truth, seal},
@@ -26,7 +27,8 @@ use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
     record::{Answer, Outcome, Previous, encode},
-    refusal::is_grpc,
+    refusal::{Refusal, is_grpc},
+    store::Reason,
     telemetry::{self, During, Timer},
 };
 
@@ -49,6 +51,8 @@ pub(super) enum InPlace {
     Row(Bytes),
     /// Nobody knows which is the one, and it is better not to give any.
     Unknown,
+    /// None: its row is another request's.
+    Refused(Refusal),
 }
 
 /// What came of a handler.
@@ -123,11 +127,29 @@ impl Execution {
                 let kept = if too_large { row.without_body() } else { row };
                 InPlace::Row(self.settlement.keep(kept).await.unwrap_or(payload))
             }
+            Truth::Other(differs) => {
+                self.settlement.release(Reason::DidNotHappen).await;
+                InPlace::Refused(refuse_other(subject, &differs))
+            }
             Truth::Unknown { why, withheld } => {
                 self.settlement.uncertain(&why).await;
                 if withheld { InPlace::Unknown } else { InPlace::Nothing }
             }
         }
+    }
+}
+
+impl Execution {
+    /// What the client is told whose handler has met another request's row: whatever the handler says,
+    /// it did not happen, and what was granted is given back.
+    pub(super) async fn told_apart(&self) -> Option<Refusal> {
+        let differs = self.operation.other()?;
+        let subject = self.operation.subject();
+        if subject.rule.policy().observe {
+            return None;
+        }
+        self.settlement.release(Reason::DidNotHappen).await;
+        Some(refuse_other(subject, differs))
     }
 }
 
@@ -151,6 +173,7 @@ where
 {
     request.extensions_mut().insert(execution.operation.clone());
     let limit = execution.operation.subject().rule.policy().answer_limit;
+    let grpc = is_grpc(request.headers());
     let handler = CatchPanic::new(async move {
         let (head, body) = inner.call(request).await?.into_parts();
         // Given back before the store is told: the handler has ended.
@@ -165,6 +188,11 @@ where
     let timer = Timer::start();
     let ended = handler.await;
     execution.operation.subject().rule.metrics().ran(timer);
+    if let Some(refusal) = execution.told_apart().await {
+        let rule = &execution.operation.subject().rule;
+        telemetry::refused(rule, &refusal);
+        return ended.map(|_| Ok(refuse(rule.policy(), refusal, grpc)));
+    }
     match ended {
         Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
         Ok(Err(error)) => {
@@ -206,6 +234,8 @@ impl Execution {
             // Released, its key would be free for another body, and the next run be told that nothing
             // had happened.
             _ if self.row().is_some() => Ok(Ending::Keep),
+            // Only observed: the client is told what its handler said, and nobody else is.
+            _ if self.operation.other().is_some() => Ok(Outcome::Release.into()),
             Some(outcome) => Ok(outcome.into()),
             None if broken => Ok(Ending::UNCERTAIN),
             None => catch_unwind(AssertUnwindSafe(|| self.ending(&answer))),
@@ -246,6 +276,10 @@ impl Execution {
             InPlace::Other(payload) => replay(subject, payload).ok(),
             InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
             InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),
+            InPlace::Refused(refusal) => {
+                telemetry::refused(&subject.rule, &refusal);
+                Some(no(refusal))
+            }
         }
     }
 

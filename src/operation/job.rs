@@ -18,6 +18,7 @@ use super::{
 use crate::{
     fingerprint,
     identity::Identity,
+    ledger::RowPrint,
     record::{Answer, Fingerprint, Kind, ValueError},
     refusal::Refusal,
     rule::Rule,
@@ -68,7 +69,13 @@ impl Job {
     fn way(self, shared: Arc<Shared>, span: &Span) -> Result<Way, Refusal> {
         let key = self.key.check(|| "the key of a job".to_owned())?;
         let names = Names { secret: shared.secret.as_ref(), rule: &self.rule, scope: &self.scope };
-        let subject = names.subject(key, Kind::Job, None, Vec::new());
+        let print = RowPrint {
+            secret: names.secret_id(),
+            caller: None,
+            whole: self.print,
+            fields: Vec::new(),
+        };
+        let subject = names.subject(key, Kind::Job, None, print);
         telemetry::record_key(span, &subject.record);
         Ok(Way::new(shared, subject, None, self.print, None))
     }
@@ -116,9 +123,7 @@ enum Claim {
 /// What was claimed is called off when it is dropped.
 async fn claim(shared: Arc<Shared>, job: Job, span: &Span) -> Result<Claim, Refusal> {
     let mut way = job.way(shared, span)?;
-    if let Some(payload) = way.recent_answer()
-        && let Ok(answer) = stored(way.subject(), payload)
-    {
+    if let Some(answer) = way.recent_answer(stored) {
         return Ok(Claim::Stored(answer));
     }
     loop {
@@ -150,6 +155,9 @@ where
     let timer = Timer::start();
     let ended = CatchPanic::new(async move { work(operation).await }).await;
     execution.operation.subject().rule.metrics().ran(timer);
+    if let Some(refusal) = execution.told_apart().await {
+        return ended.map(|_| Came::Refused(refusal));
+    }
     match ended {
         Ok(Ended::Keep(_, value))
             if execution.operation.is_uncertain() && execution.row().is_none() =>
@@ -209,6 +217,7 @@ impl Execution {
                 stored(subject, payload).map_or_else(Came::Refused, Came::Stored)
             }
             InPlace::Unknown => Came::Refused(outcome_unknown(subject.rule.policy().profile)),
+            InPlace::Refused(refusal) => Came::Refused(refusal),
         }
     }
 }

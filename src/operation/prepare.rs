@@ -8,12 +8,14 @@ use http::{Request, Version, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
 use tokio::task::yield_now;
 
-use super::{Operation, Shared, capture, handle::Subject};
+use super::{Operation, Shared, capture, subject::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
+    fingerprint::Print,
     identity::{Identity, Input},
+    ledger::RowPrint,
     policy::Policy,
-    record::{FieldDigest, Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
+    record::{Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     token,
@@ -120,6 +122,8 @@ where
 
 /// What the head says, where a body is to be read.
 struct Known {
+    /// What names the operation, where the head alone decides that.
+    named: Option<Named>,
     scope: Bytes,
     /// Whose one-time token it must be.
     caller: Option<Bytes>,
@@ -133,12 +137,14 @@ fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<K
     if shared.keeper.is_draining() {
         return Err(shutting_down());
     }
+    let mut named = None;
     if !policy.identity_is_in_body() {
         let nothing = Bytes::new();
         let found = identity(rule, &input(rule, head, &nothing, &nothing))?;
-        // What is to be verified is verified first, even if it only passes.
-        if found.is_none() && policy.verify.is_none() {
-            return Ok(None);
+        // What is to be verified is verified first, even if it only passes, and may be told apart by then.
+        if policy.verify.is_none() {
+            let Some(found) = found else { return Ok(None) };
+            named = Some(found);
         }
     }
     let scope = policy.scope.read(head)?;
@@ -150,7 +156,7 @@ fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<K
     if declared.is_some_and(|length| length > policy.body_limit as u64) {
         return Err(capture::too_large(policy.body_limit));
     }
-    Ok(Some(Known { scope, caller, declared }))
+    Ok(Some(Known { named, scope, caller, declared }))
 }
 
 /// Asks the policy's hook. The head is given back, with what the body says deciphered, if it says that.
@@ -195,35 +201,37 @@ fn read_whole(
     plain: Option<&Bytes>,
 ) -> Result<Option<ToClaim>, Refusal> {
     let policy = rule.policy();
-    let Known { scope, caller, .. } = known;
+    let Known { named, scope, caller, .. } = known;
     let read = input(rule, head, plain.unwrap_or(&whole.data), &whole.data);
-    let Some(Named { identity: delivery, one_time }) = identity(rule, &read)? else {
-        return Ok(None);
+    let named = match named {
+        Some(named) => Some(named),
+        None => identity(rule, &read)?,
     };
+    let Some(Named { identity: delivery, one_time }) = named else { return Ok(None) };
     let business = match &policy.business_key {
         Some(source) => source.read(&read)?,
         None => None,
     };
-    let print = policy.compared.print(shared.secret.as_ref(), &read)?;
+    let secret = shared.secret.as_ref();
+    let Print { whole, fields } = policy.compared.print(secret, &read)?;
     let whole_print = match &one_time {
-        Some(token) => {
-            let secret = shared.secret.as_ref();
-            Some(token::of_claim(secret, token, caller.as_deref(), print.whole))
-        }
-        None => print.whole,
+        Some(token) => Some(token::of_claim(secret, token, caller.as_deref(), whole)),
+        None => whole,
     };
-    let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
+    let names = Names { secret, rule, scope: &scope };
+    let caller = caller.map(|caller| token::of_caller(secret, &caller));
+    let print = RowPrint { secret: names.secret_id(), caller, whole, fields };
     let (subject, delivery) = match business {
-        None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
+        None => (names.subject(delivery, Kind::Delivery, None, print), None),
         // A token is no other name of what it was issued for in the store, where the fingerprint holds it.
         // For rows it is: they tell by the delivery's id that the key beside it is a business key.
         Some(business) if one_time.is_some() => {
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, None)
         }
         Some(business) => {
             let record = names.record(&delivery, Kind::Delivery);
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, Some(record))
         }
     };
@@ -248,12 +256,17 @@ impl Names<'_> {
         RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
     }
 
+    /// Which secret the fingerprints are made with.
+    pub(super) fn secret_id(&self) -> [u8; 8] {
+        self.secret.map(Secret::id).unwrap_or_default()
+    }
+
     pub(super) fn subject(
         &self,
         identity: Identity,
         kind: Kind,
         delivery: Option<Identity>,
-        fields: Vec<FieldDigest>,
+        print: RowPrint,
     ) -> Subject {
         let record = self.record(&identity, kind);
         Subject {
@@ -264,7 +277,7 @@ impl Names<'_> {
             identity,
             kind,
             delivery,
-            fields,
+            print,
         }
     }
 }

@@ -13,7 +13,13 @@ use tokio::time::Instant;
 
 use self::led::Led;
 use super::{
-    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+    Shared,
+    claimant::Claimant,
+    mismatch::{refuse_business, token_unknown},
+    prepare::shutting_down,
+    recovery::recover,
+    subject::Subject,
+    wait,
 };
 use crate::{
     policy::{OnAbandoned, Policy},
@@ -114,10 +120,13 @@ impl Way {
         &self.shared
     }
 
-    /// What the first claim would be answered, if that is known here to be a stored answer.
-    pub(super) fn recent_answer(&self) -> Option<Bytes> {
-        let asks = self.claimant.asks();
-        self.shared.recent_answer(&asks.key, asks.print)
+    /// What `read` makes of what the first claim would be answered, if that is known here to be a stored
+    /// answer.
+    pub(super) fn recent_answer<T>(
+        &self,
+        read: impl FnOnce(&Subject, Bytes) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        self.shared.recent_answer(&self.subject, self.claimant.asks().print, read)
     }
 
     /// Asks for the right to execute.
@@ -193,7 +202,7 @@ impl Way {
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
-            Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
+            Claimed::DeliveryTaken(State::Alias) => Err(refuse_business(&self.subject)),
             Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
@@ -283,16 +292,6 @@ impl Way {
     fn unreadable(&self, why: &str) -> Refusal {
         telemetry::record_unreadable(&self.subject.record, why);
         Refusal::unreadable()
-    }
-}
-
-fn token_unknown(policy: &Policy) -> Refusal {
-    match &policy.token {
-        Some(demand) => demand.unknown(),
-        None => Refusal::new(
-            RefusalKind::TokenUnknown,
-            "this operation is waiting for the one-time token that was issued for it",
-        ),
     }
 }
 

@@ -1,9 +1,8 @@
 //! One call as a whole: a connection, what is said over it, and what that says about it.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
 
 #[cfg(feature = "redis-cluster")]
 use super::origin::Place;
@@ -115,45 +114,75 @@ impl Ask for Run<'_> {
     }
 }
 
-/// A call under its time limit. `asking` is for a slot that is being moved to this node.
+/// A call under its time limit, which counts from `since`: a moment ago. `asking` is for a slot that is being moved to this node.
 pub(super) async fn call<A: Ask>(
     link: &Arc<Link>,
     what: &str,
+    since: Instant,
     within: Duration,
     asking: bool,
     ask: &A,
 ) -> Result<A::Answer, Wrong> {
-    let until = tokio::time::Instant::now() + within;
-    let alone = match ask.blocks() {
-        true => match tokio::time::timeout_at(until, link.side().alone(link)).await {
-            Ok(alone) => Some(alone),
-            Err(_) => return Err(late(link, what, within).into()),
-        },
-        false => None,
-    };
-    let link = alone.as_ref().map_or(link, |alone| &alone.link);
-    let Ok(lent) = tokio::time::timeout_at(until, link.get()).await else {
-        return Err(unreached(link, within).into());
-    };
-    let lent = lent?;
-    let unanswered = Unanswered { link, lent: &lent, sent: Instant::now(), within };
-    let lane = Lane::new(link, &lent.connection, asking);
-    let asked = tokio::time::timeout_at(until, ask.ask(lane)).await;
-    std::mem::forget(unanswered);
-    let Ok(asked) = asked else {
-        let late = late(link, what, within);
-        link.timed_out(&lent.connection, &late);
-        return Err(late.into());
-    };
-    asked.map_err(|failure| {
-        #[cfg(feature = "redis-cluster")]
-        let redirect = Redirect::of(&failure);
-        Wrong {
-            error: judge(link, &lent.connection, what, failure),
-            #[cfg(feature = "redis-cluster")]
-            redirect,
+    let call = Call { what, within, until: since + within, asking };
+    match link.ready() {
+        Some(lent) if !ask.blocks() => call.over(link, &lent, since, ask).await,
+        // In a box of its own: it is rare, and every call would be as large.
+        _ => Box::pin(call.once_connected(link, ask)).await,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    what: &'a str,
+    within: Duration,
+    until: Instant,
+    asking: bool,
+}
+
+impl Call<'_> {
+    async fn once_connected<A: Ask>(self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
+        let Self { what, within, until, .. } = self;
+        let alone = match ask.blocks() {
+            true => match timeout_at(until, link.side().alone(link)).await {
+                Ok(alone) => Some(alone),
+                Err(_) => return Err(late(link, what, within).into()),
+            },
+            false => None,
+        };
+        let link = alone.as_ref().map_or(link, |alone| &alone.link);
+        match timeout_at(until, link.get()).await {
+            Ok(lent) => self.over(link, &lent?, Instant::now(), ask).await,
+            Err(_) => Err(unreached(link, within).into()),
         }
-    })
+    }
+
+    async fn over<A: Ask>(
+        self,
+        link: &Link,
+        lent: &Lent<'_>,
+        since: Instant,
+        ask: &A,
+    ) -> Result<A::Answer, Wrong> {
+        let Self { what, within, until, asking } = self;
+        let unanswered = Unanswered { link, lent, since, within };
+        let lane = Lane::new(link, &lent.connection, since, asking);
+        let asked = timeout_at(until, ask.ask(lane)).await;
+        std::mem::forget(unanswered);
+        let Ok(asked) = asked else {
+            let late = late(link, what, within);
+            link.timed_out(&lent.connection, &late);
+            return Err(late.into());
+        };
+        asked.map_err(|failure| {
+            #[cfg(feature = "redis-cluster")]
+            let redirect = Redirect::of(&failure);
+            Wrong {
+                error: judge(link, &lent.connection, what, failure),
+                #[cfg(feature = "redis-cluster")]
+                redirect,
+            }
+        })
+    }
 }
 
 /// What a failure means for the connection.
@@ -193,13 +222,13 @@ fn late(link: &Link, what: &str, within: Duration) -> StoreError {
 struct Unanswered<'a> {
     link: &'a Link,
     lent: &'a Lent<'a>,
-    sent: Instant,
+    since: Instant,
     within: Duration,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if self.sent.elapsed() >= LONG.min(self.within / 2) {
+        if self.since.elapsed() >= LONG.min(self.within / 2) {
             self.link.timed_out(&self.lent.connection, &late(self.link, "a call", self.within));
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use redis::Value;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Failure,
@@ -97,9 +97,9 @@ impl Connection {
         self.generation
     }
 
-    /// The server's time in ms, or a little less.
-    pub(super) fn server_ms(&self) -> u64 {
-        self.clock.estimate()
+    /// The server's time in ms at this time of ours, or a little less.
+    pub(super) fn server_ms(&self, at: Instant) -> u64 {
+        self.clock.estimate(at)
     }
 
     /// How long the server has said nothing over it.

@@ -4,6 +4,7 @@
 use std::borrow::Borrow;
 
 use redis::Value;
+use tokio::time::Instant;
 
 use super::{
     Failure, connection::Connection, link::Link, refused, reply::Reply, resp::Command,
@@ -20,13 +21,25 @@ fn asking() -> Command {
 pub(super) struct Lane<'a> {
     pub(super) link: &'a Link,
     pub(super) connection: &'a Connection,
+    /// When it was lent.
+    pub(super) since: Instant,
     /// The slot is being moved to this node: each command must say that it knows.
     asking: bool,
 }
 
 impl<'a> Lane<'a> {
-    pub(super) fn new(link: &'a Link, connection: &'a Connection, asking: bool) -> Self {
-        Self { link, connection, asking }
+    pub(super) fn new(
+        link: &'a Link,
+        connection: &'a Connection,
+        since: Instant,
+        asking: bool,
+    ) -> Self {
+        Self { link, connection, since, asking }
+    }
+
+    /// The server's time in ms when it was lent, or a little less.
+    pub(super) fn server_ms(&self) -> u64 {
+        self.connection.server_ms(self.since)
     }
 
     /// Sends one command.

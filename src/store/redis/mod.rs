@@ -14,6 +14,10 @@ mod info;
 mod known;
 mod lane;
 mod link;
+#[cfg(feature = "redis-cluster")]
+mod listing;
+#[cfg(feature = "redis-cluster")]
+mod member;
 mod origin;
 mod own;
 mod preflight;
@@ -36,6 +40,8 @@ mod transitions;
 mod wait;
 
 use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 #[cfg(feature = "redis-tls")]
 pub use self::tls::RedisTls;
@@ -170,7 +176,9 @@ impl RedisStore {
     /// not set. Clones that were made before do the same.
     ///
     /// It is noticed by a key of the store's own, `<prefix>:canary`, which is looked at each five
-    /// seconds and after each connect. The first process that comes to an empty server writes it.
+    /// seconds and after each connect. The first process that comes to an empty server writes it. In a
+    /// cluster each primary has one, the others with a number behind that; what one primary has lost is
+    /// refused in all of the cluster, since its slots may be another's when they are asked for.
     #[must_use]
     pub fn on_data_loss(self, choice: OnDataLoss) -> Self {
         self.guard.on_data_loss(choice);
@@ -185,8 +193,10 @@ impl RedisStore {
     ///
     /// When the server cannot be asked.
     pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
-        let accept = again::Accept(&self.guard);
-        self.reach.call("canary", self.guard.prefix(), self.call_within, &accept).await
+        // There is always one of this name, and all processes look at it.
+        let name = again::canary_name(self.guard.prefix(), 0);
+        let accept = again::Accept { guard: &self.guard, name: &name };
+        self.reach.call("canary", &name, Instant::now(), self.call_within, &accept).await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
 use super::{
@@ -88,6 +90,7 @@ impl Reach {
         &self,
         what: &str,
         name: &str,
+        since: Instant,
         within: Duration,
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
@@ -95,10 +98,10 @@ impl Reach {
             Self::One(link) => {
                 // Only a cluster needs it.
                 let _ = name;
-                call(link, what, within, false, ask).await.map_err(|wrong| wrong.error)
+                call(link, what, since, within, false, ask).await.map_err(|wrong| wrong.error)
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(cluster) => cluster.call(what, name, within, ask).await,
+            Self::Cluster(cluster) => Box::pin(cluster.call(what, name, within, ask)).await,
         }
     }
 }

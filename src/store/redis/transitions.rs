@@ -1,14 +1,19 @@
 //! Each transition of the contract: its command, the connection it goes over, what is remembered of it.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
+use tokio::time::Instant;
 
+#[cfg(feature = "redis-cluster")]
+use super::listing;
 use super::{
     Failure, RedisStore,
     call::{Ask, Run, call},
     command, guard,
     lane::Lane,
+    link::Link,
+    reach::Reach,
     refused,
     reply::{self, Answer, Reply},
     resp::Command,
@@ -19,7 +24,7 @@ use crate::{
     record::{Grant, RecordKey},
     store::{
         Alias, Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
-        Store, StoreError, StoreErrorKind, Written,
+        Store, StoreError, StoreErrorKind, Verdict, Written,
     },
 };
 
@@ -36,7 +41,7 @@ impl RedisStore {
         command: Command,
     ) -> Result<Reply, StoreError> {
         let run = Run { script, command: &command };
-        self.reach.call(script.name(), name, self.call_within, &run).await
+        self.reach.call(script.name(), name, Instant::now(), self.call_within, &run).await
     }
 
     /// Binds the alias of a claim, in a cluster: its slot is another one than the key's. First the alias,
@@ -85,51 +90,65 @@ impl RedisStore {
         self.claimed(lane, claim, name, &claim_command, reply).await
     }
 
+    /// A page of what one server has.
+    pub(super) async fn page(
+        &self,
+        link: &Arc<Link>,
+        from: &Cursor,
+        at_most: usize,
+    ) -> Result<Page, StoreError> {
+        let page = scan::page(self.guard.prefix(), from, at_most)?;
+        let scanning = Scanning { store: self, page };
+        let scanned = call(link, "scan", Instant::now(), self.call_within, false, &scanning).await;
+        scanned.map_err(|wrong| wrong.error)
+    }
+
     /// A claim over one connection.
     async fn claim_on(
         &self,
         lane: Lane<'_>,
         name: &str,
-        mut claim: Claim,
+        claim: &Claim,
         asked: Instant,
     ) -> Result<Claimed, Failure> {
-        let gate = self.guard.gate(&lane.link.known.changed, &claim);
-        gate.narrow(&mut claim);
         let not_after = if claim.is_look() {
             command::LOOK
         } else {
             // What the connection took to come about is time that the claim has had.
-            let left = claim.within.checked_sub(asked.elapsed()).ok_or_else(|| {
+            let passed = lane.since.saturating_duration_since(asked);
+            let left = claim.within.checked_sub(passed).ok_or_else(|| {
                 let message = "the time of the claim was over before Redis was reached";
                 StoreError::new(StoreErrorKind::Timeout, message)
             })?;
-            lane.connection.server_ms() + command::ms(left)
+            lane.server_ms() + command::ms(left)
         };
         let trusted = match self.behind_proxy {
             true => lane.link.known.trusted().unwrap_or("*".into()),
             false => String::new(),
         };
-        let command = command::claim(name, &claim, not_after, &trusted);
+        let command = command::claim(name, claim, not_after, &trusted);
         let claimed = match &claim.alias {
             Some(alias) => {
-                let claimed = self.bind_and_claim(lane, &claim, name, alias, command).await?;
+                let both = self.bind_and_claim(lane, claim, name, alias, command);
+                // In a box of its own, like all that few claims need: each would be as large.
+                let claimed = Box::pin(both).await?;
                 if let (Some(wait), Claimed::Granted(_)) = (self.wait, &claimed) {
-                    wait.after(lane, self.call_within).await?;
+                    Box::pin(wait.after(lane, self.call_within)).await?;
                 }
                 claimed
             }
             None => {
                 let reply = match self.wait.filter(|_| !claim.is_look()) {
-                    Some(wait) => wait.claim(lane, &command, self.call_within).await?,
+                    Some(wait) => Box::pin(wait.claim(lane, &command, self.call_within)).await?,
                     None => lane.run(&script::CLAIM, &command).await?,
                 };
-                self.claimed(lane, &claim, name, &command, reply).await?
+                self.claimed(lane, claim, name, &command, reply).await?
             }
         };
         if let Claimed::Granted(grant) = &claimed {
             self.guard.own.holds(grant);
         }
-        Ok(gate.judge(claimed)?)
+        Ok(claimed)
     }
 
     /// What a claim was answered, and by whom; a long answer is fetched, and the claim is made again where
@@ -143,7 +162,7 @@ impl RedisStore {
         mut reply: Reply,
     ) -> Result<Claimed, Failure> {
         for _ in 0..FETCHES_AT_MOST {
-            let (identity, answer) = reply.told(claim, lane.connection.server_ms())?;
+            let (identity, answer) = reply.told(claim, lane.server_ms())?;
             if self.behind_proxy
                 && !identity.is_empty()
                 && let Ok(identity) = std::str::from_utf8(&identity)
@@ -159,7 +178,7 @@ impl RedisStore {
             if let Value::ServerError(error) = record {
                 return Err(Failure::Server(error));
             }
-            if let Some(completed) = Reply::fetched(record, &times, lane.connection.server_ms()) {
+            if let Some(completed) = Reply::fetched(record, &times, lane.server_ms()) {
                 return Ok(Claimed::Completed(completed));
             }
             reply = lane.run(&script::CLAIM, command).await?;
@@ -176,18 +195,22 @@ fn both(answers: Vec<Value>) -> Result<[Value; 2], StoreError> {
 }
 
 impl Store for RedisStore {
+    fn answers_within(&self) -> Option<Duration> {
+        // In a cluster a claim may be two calls.
+        (!self.reach.is_cluster()).then_some(self.call_within)
+    }
+
     async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let asked = Instant::now();
         if self.reach.is_cluster()
             && let Some(alias) = claim.alias.take()
-            && let Some(taken) = self.bind(&claim, &alias).await?
+            && let Some(taken) = Box::pin(self.bind(&claim, &alias)).await?
         {
             return Ok(taken);
         }
         let name = self.name(&claim.key);
-        let within = self.call_within.saturating_sub(asked.elapsed());
         let claiming = Claiming { store: self, name: &name, claim, asked };
-        self.reach.call("claim", &name, within, &claiming).await
+        self.reach.call("claim", &name, asked, self.call_within, &claiming).await
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
@@ -222,7 +245,11 @@ impl Store for RedisStore {
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
         let name = self.name(&resolve.key);
-        self.run(&script::RESOLVE, &name, command::resolve(&name, &resolve)).await?.resolved()
+        let command = command::resolve(&name, &resolve);
+        let resolving = Resolving { store: self, resolve: &resolve, command: &command };
+        let within = self.call_within;
+        let asked = Instant::now();
+        self.reach.call(script::RESOLVE.name(), &name, asked, within, &resolving).await?.resolved()
     }
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
@@ -231,17 +258,11 @@ impl Store for RedisStore {
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
-        let links = self.reach.links().await?;
-        let (nth, from) = scan::node(&from, self.reach.is_cluster())?;
-        let Some(link) = links.get(nth) else { return Ok(Page::new(Vec::new(), None)) };
-        let page = scan::page(self.guard.prefix(), &from, at_most)?;
-        let scanning = Scanning { store: self, page };
-        let scanned = call(link, "scan", self.call_within, false, &scanning).await;
-        let mut page = scanned.map_err(|wrong| wrong.error)?;
-        if self.reach.is_cluster() {
-            page.next = scan::next_node(nth, page.next, links.len());
+        match &self.reach {
+            Reach::One(link) => self.page(link, &from, at_most).await,
+            #[cfg(feature = "redis-cluster")]
+            Reach::Cluster(cluster) => listing::page(self, cluster, &from, at_most).await,
         }
-        Ok(page)
     }
 }
 
@@ -262,7 +283,35 @@ impl Ask for Claiming<'_> {
     }
 
     async fn ask(&self, lane: Lane<'_>) -> Result<Claimed, Failure> {
-        self.store.claim_on(lane, self.name, self.claim.clone(), self.asked).await
+        let Self { store, name, claim, asked } = self;
+        let gate = store.guard.gate(lane.link.known.changed(), claim);
+        let claimed = match gate.narrowed(claim) {
+            None => store.claim_on(lane, name, claim, *asked).await?,
+            Some(narrowed) => Box::pin(store.claim_on(lane, name, &narrowed, *asked)).await?,
+        };
+        Ok(gate.judge(claimed)?)
+    }
+}
+
+/// A verdict.
+struct Resolving<'a> {
+    store: &'a RedisStore,
+    resolve: &'a Resolve,
+    command: &'a Command,
+}
+
+impl Ask for Resolving<'_> {
+    type Answer = Reply;
+
+    async fn ask(&self, lane: Lane<'_>) -> Result<Reply, Failure> {
+        let resolve = self.resolve;
+        // What was done stays done, whoever runs it still; what was not would run again.
+        let runs_again = matches!(resolve.verdict, Verdict::NotDone { .. }) && !resolve.force;
+        let changed = lane.link.known.changed();
+        if runs_again && let Some(left) = self.store.guard.holds_back(changed, resolve.lease) {
+            return Err(guard::changed(left).into());
+        }
+        lane.run(&script::RESOLVE, self.command).await
     }
 }
 
@@ -283,7 +332,9 @@ impl Ask for Scanning<'_> {
             return Ok(Page::new(Vec::new(), next));
         }
         // Errors of single keys are those of foreign types: left out like other foreign data.
-        let heads = lane.send_all(&scan::heads(&keys)).await?;
+        let mut heads = lane.send_all(&scan::heads(&keys)).await?;
+        #[cfg(feature = "redis-cluster")]
+        scan::arriving(lane, &keys, &mut heads).await?;
         Ok(Page::new(scan::records(now_ms, &keys, &heads), next))
     }
 }

@@ -94,7 +94,8 @@ impl RedisStore {
         let mut findings = Findings::about(link.address());
         let within = self.call_within.max(CONNECT_WITHIN);
         let asked = Instant::now();
-        let greeted = call::call(link, "INFO", within, false, &Greet).await;
+        let greeted =
+            call::call(link, "INFO", tokio::time::Instant::now(), within, false, &Greet).await;
         match greeted {
             Err(wrong) => findings.add("connection", Level::Error, wrong.error.to_string()),
             Ok((now_ms, took, info, setting)) => {
