@@ -96,10 +96,10 @@ fn left(name: &[u8]) -> Command {
 /// they know of the move.
 #[cfg(feature = "redis-cluster")]
 pub(super) async fn arriving(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     keys: &[(RecordKey, Vec<u8>)],
-    answers: &mut [Value],
-) -> Result<(), Failure> {
+    mut answers: Vec<Value>,
+) -> Result<Vec<Value>, Failure> {
     let asking = || Command::new("ASKING");
     let mut commands = Vec::new();
     let mut which = Vec::new();
@@ -112,7 +112,7 @@ pub(super) async fn arriving(
         }
     }
     if which.is_empty() {
-        return Ok(());
+        return Ok(answers);
     }
     let mut told = lane.send_all(&commands).await?.into_iter();
     for pair in which {
@@ -121,7 +121,7 @@ pub(super) async fn arriving(
             *answer = told.nth(1).unwrap_or_default();
         }
     }
-    Ok(())
+    Ok(answers)
 }
 
 /// The records among what [`heads`] was answered: what is gone by now, or is no record of ours, is
