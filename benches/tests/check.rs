@@ -47,6 +47,22 @@ fn a_cell_alone_can_be_run_for_whoever_measures_from_outside() {
 }
 
 #[test]
+fn one_table_alone_can_be_run_and_on_cores_of_its_own_where_there_are_two() {
+    let output = bench(&["--check", "--only", "served/redis/replay", "--pin"]);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    if !output.status.success() {
+        // A machine with one core, or one that is not Linux.
+        assert!(
+            err.starts_with("--pin takes two cores") || err.starts_with("--pin is for"),
+            "{err}"
+        );
+        return;
+    }
+    let tables: Vec<_> = out.lines().filter(|line| line.starts_with("### ")).collect();
+    assert_eq!(tables, ["### replay, redis, served on 50 connections"], "{out}");
+}
+
+#[test]
 fn what_it_does_not_know_it_refuses() {
     let refused = bench(&["--fast"]);
     assert_eq!(refused.status.code(), Some(2));
