@@ -14,6 +14,8 @@ use std::{fmt, time::Duration};
 
 use metrics::{Count, count};
 pub(crate) use metrics::{During, Metrics, RuleMetrics, Timer, begin};
+#[cfg(feature = "recent")]
+pub(crate) use metrics::{Held, RecentMetrics};
 
 use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 

@@ -5,16 +5,14 @@ use std::{
     error::Error,
     future::poll_fn,
     pin::{Pin, pin},
+    task::Poll,
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http_body::Body;
-use tokio::{
-    task::yield_now,
-    time::{Instant, timeout_at},
-};
+use http_body::{Body, Frame};
+use tokio::{task::yield_now, time::timeout};
 
 use crate::{
     body::{BoxError, RequestBody, Whole},
@@ -24,62 +22,92 @@ use crate::{
 /// How long an answer may take from its head to its end before it is sent as it comes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Chunks as they came, and how much they are.
+/// Chunks as they came, and how much they are. Most bodies have one.
 #[derive(Default)]
 struct Chunks {
-    chunks: VecDeque<Bytes>,
+    first: Bytes,
+    more: VecDeque<Bytes>,
     bytes: usize,
     trailers: Option<Box<HeaderMap>>,
 }
 
-enum Step<E> {
-    More,
+/// Why no more frames are taken.
+enum Stop<E> {
     End,
     TooLarge,
     Failed(E),
 }
 
 impl Chunks {
-    /// Takes the next frame.
-    async fn next<B>(&mut self, mut body: Pin<&mut B>, limit: usize) -> Step<B::Error>
+    /// Takes frames to the end, or to a limit; `None` if that takes longer than it may.
+    async fn read<B>(
+        &mut self,
+        mut body: Pin<&mut B>,
+        limit: usize,
+        within: Duration,
+    ) -> Option<Stop<B::Error>>
     where
         B: Body<Data = Bytes>,
     {
-        let frame = match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-            None => return Step::End,
-            Some(Err(error)) => return Step::Failed(error),
-            Some(Ok(frame)) => frame,
-        };
+        let mut reading = pin!(async {
+            loop {
+                let frame = match poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+                    None => return Stop::End,
+                    Some(Err(error)) => return Stop::Failed(error),
+                    Some(Ok(frame)) => frame,
+                };
+                match self.take(frame) {
+                    0 => yield_now().await,
+                    _ if self.bytes > limit => return Stop::TooLarge,
+                    _ => {}
+                }
+            }
+        });
+        // Most bodies are there already, and need no timer.
+        if let Poll::Ready(stop) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
+            return Some(stop);
+        }
+        timeout(within, reading).await.ok()
+    }
+
+    /// Takes a frame, and says how much data it had. Frames without reach no limit; time must be able to
+    /// pass between them.
+    fn take(&mut self, frame: Frame<Bytes>) -> usize {
         let data = frame.into_data().unwrap_or_else(|frame| {
             if let Ok(trailers) = frame.into_trailers() {
                 self.trailers = Some(Box::new(trailers));
             }
             Bytes::new()
         });
-        if data.is_empty() {
-            // Frames without data reach no limit; time must be able to pass between them.
-            yield_now().await;
-            return Step::More;
+        let length = data.len();
+        self.bytes = self.bytes.saturating_add(length);
+        if self.first.is_empty() {
+            self.first = data;
+        } else if length > 0 {
+            self.more.push_back(data);
         }
-        self.bytes = self.bytes.saturating_add(data.len());
-        self.chunks.push_back(data);
-        if self.bytes > limit { Step::TooLarge } else { Step::More }
+        length
+    }
+
+    /// In the order in which they came.
+    fn into_chunks(self) -> VecDeque<Bytes> {
+        let Self { first, more: mut chunks, .. } = self;
+        if !first.is_empty() {
+            chunks.push_front(first);
+        }
+        chunks
     }
 
     /// One chunk is passed on as it is; several are joined.
-    fn into_whole(mut self) -> Whole {
-        let data = match self.chunks.len() {
-            0 => Bytes::new(),
-            1 => self.chunks.pop_front().unwrap_or_default(),
-            _ => {
-                let mut joined = BytesMut::with_capacity(self.bytes);
-                for chunk in &self.chunks {
-                    joined.extend_from_slice(chunk);
-                }
-                joined.freeze()
-            }
-        };
-        Whole { data, trailers: self.trailers }
+    fn into_whole(self) -> Whole {
+        let Self { first, more, bytes, trailers } = self;
+        if more.is_empty() {
+            return Whole { data: first, trailers };
+        }
+        let mut joined = BytesMut::with_capacity(bytes);
+        joined.extend_from_slice(&first);
+        more.iter().for_each(|chunk| joined.extend_from_slice(chunk));
+        Whole { data: joined.freeze(), trailers }
     }
 }
 
@@ -93,7 +121,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let mut body = pin!(body);
+    let body = pin!(body);
     if body.is_end_stream() {
         return Ok(Whole::default());
     }
@@ -101,17 +129,11 @@ where
         return Err(too_large(limit));
     }
     let mut chunks = Chunks::default();
-    let until = Instant::now() + within;
-    loop {
-        let Ok(step) = timeout_at(until, chunks.next(body.as_mut(), limit)).await else {
-            return Err(too_slow(within));
-        };
-        match step {
-            Step::More => {}
-            Step::End => return Ok(chunks.into_whole()),
-            Step::TooLarge => return Err(too_large(limit)),
-            Step::Failed(error) => return Err(broken(&*error.into())),
-        }
+    match chunks.read(body, limit, within).await {
+        Some(Stop::End) => Ok(chunks.into_whole()),
+        Some(Stop::TooLarge) => Err(too_large(limit)),
+        Some(Stop::Failed(error)) => Err(broken(&*error.into())),
+        None => Err(too_slow(within)),
     }
 }
 
@@ -135,18 +157,14 @@ where
     let mut chunks = Chunks::default();
     // On the heap, because it may have to be passed on half read.
     let mut body = Box::pin(body);
-    let until = Instant::now() + within;
-    loop {
-        let refusal = match timeout_at(until, chunks.next(body.as_mut(), limit)).await {
-            Ok(Step::More) => continue,
-            Ok(Step::End) => return Ok(chunks.into_whole()),
-            Ok(Step::Failed(error)) => return Err((broken(&*error.into()), None)),
-            Ok(Step::TooLarge) => too_large(limit),
-            Err(_) => too_slow(within),
-        };
-        // Trailers end a body, so there are none yet when it goes on.
-        return Err((refusal, Some(RequestBody::begun(chunks.chunks, body))));
-    }
+    let refusal = match chunks.read(body.as_mut(), limit, within).await {
+        Some(Stop::End) => return Ok(chunks.into_whole()),
+        Some(Stop::Failed(error)) => return Err((broken(&*error.into()), None)),
+        Some(Stop::TooLarge) => too_large(limit),
+        None => too_slow(within),
+    };
+    // Trailers end a body, so there are none yet when it goes on.
+    Err((refusal, Some(RequestBody::begun(chunks.into_chunks(), body))))
 }
 
 fn too_slow(within: Duration) -> Refusal {
@@ -216,20 +234,16 @@ where
     // On the heap, because it may have to move into the response half read.
     let mut body = Box::pin(body);
     if too_large {
-        return Captured::Unfinished { chunks: chunks.chunks, rest: body };
+        return Captured::Unfinished { chunks: VecDeque::new(), rest: body };
     }
-    let until = Instant::now() + ANSWER_WITHIN;
-    loop {
-        match timeout_at(until, chunks.next(body.as_mut(), limit)).await {
-            Ok(Step::More) => {}
-            Ok(Step::End) => return Captured::Whole(chunks.into_whole()),
-            Ok(Step::Failed(error)) => {
-                return Captured::Broken { chunks: chunks.chunks, error: error.into() };
-            }
-            // Trailers end a body, so there are none yet when it goes on.
-            Ok(Step::TooLarge) | Err(_) => {
-                return Captured::Unfinished { chunks: chunks.chunks, rest: body };
-            }
+    match chunks.read(body.as_mut(), limit, ANSWER_WITHIN).await {
+        Some(Stop::End) => Captured::Whole(chunks.into_whole()),
+        Some(Stop::Failed(error)) => {
+            Captured::Broken { chunks: chunks.into_chunks(), error: error.into() }
+        }
+        // Trailers end a body, so there are none yet when it goes on.
+        Some(Stop::TooLarge) | None => {
+            Captured::Unfinished { chunks: chunks.into_chunks(), rest: body }
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{Keeper, Shared, keeper::Claiming};
@@ -16,6 +16,7 @@ use crate::{
     record::{ClaimToken, Grant},
     store::{
         BoxFuture, Claim, Claimed, IfForgotten, Release, StoreError, StoreErrorKind, Takeover,
+        in_time,
     },
 };
 
@@ -32,7 +33,8 @@ pub(super) struct Claimant {
     shared: Arc<Shared>,
     claim: Claim,
     call_within: Duration,
-    last_sent: Instant,
+    /// Not before the first send.
+    last_sent: Option<Instant>,
     debt: Debt,
 }
 
@@ -58,7 +60,7 @@ struct Debt {
 impl Claimant {
     /// `claim` is sent as often as it takes, within its time.
     pub(super) fn new(shared: Arc<Shared>, claim: Claim, call_within: Duration) -> Self {
-        Self { shared, claim, call_within, last_sent: Instant::now(), debt: Debt::default() }
+        Self { shared, claim, call_within, last_sent: None, debt: Debt::default() }
     }
 
     /// What it asks for.
@@ -71,9 +73,9 @@ impl Claimant {
         self.claim.if_forgotten = choice;
     }
 
-    /// When the claim was last sent.
+    /// When the claim was last sent; now, if it was not.
     pub(super) fn last_sent(&self) -> Instant {
-        self.last_sent
+        self.last_sent.unwrap_or_else(Instant::now)
     }
 
     /// Whether a claim may be sent: not when the layer is told to end, for then nobody might be left
@@ -92,14 +94,16 @@ impl Claimant {
     ///
     /// What was sent is called off when the claimant is dropped.
     pub(super) async fn claim(&mut self, takeover: Takeover) -> Answer {
-        let until = Instant::now() + self.claim.within;
+        let mut now = Instant::now();
+        let until = now + self.claim.within;
         let mut pause = RESEND_AFTER;
         loop {
-            let answer = self.send(takeover, until).await;
+            let answer = self.send(takeover, now, until).await;
+            let sent = mem::replace(&mut now, Instant::now());
             let end = match answer {
                 Ok(Claimed::Granted(grant)) if !self.is_mine(&grant) => Err(not_asked_for()),
                 // Each send that is granted starts the lease anew, so it began after this one.
-                Ok(Claimed::Granted(grant)) if self.last_sent.elapsed() < grant.lease / 2 => {
+                Ok(Claimed::Granted(grant)) if now - sent < grant.lease / 2 => {
                     return Ok(Claimed::Granted(grant));
                 }
                 // Stale, or too late by the store's clock: asked again, it may be granted in time.
@@ -110,10 +114,11 @@ impl Claimant {
                 Err(error) => Err(error),
                 Ok(answer) => return Ok(answer),
             };
-            if Instant::now() + pause >= until {
+            if now + pause >= until {
                 return end;
             }
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            now = Instant::now();
             pause = (pause * 2).min(RESEND_AFTER_AT_MOST);
         }
     }
@@ -147,23 +152,22 @@ impl Claimant {
     }
 
     /// Sends the claim once.
-    async fn send(&mut self, takeover: Takeover, until: Instant) -> Answer {
-        let now = Instant::now();
+    async fn send(&mut self, takeover: Takeover, now: Instant, until: Instant) -> Answer {
         let mut claim = self.claim.clone();
         claim.takeover = takeover;
         claim.within = until.saturating_duration_since(now);
         if claim.is_look() {
             return Err(StoreError::too_slow());
         }
-        self.last_sent = now;
+        self.last_sent = Some(now);
         self.debt.too_late = Some(until + ROUNDING);
         self.debt.lease = claim.lease;
         self.debt.has_alias = claim.alias.is_some();
         self.debt.unanswered += 1;
         let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
-        let answer = timeout_at(until.min(now + self.call_within), call).await;
+        let within = self.call_within.min(until - now);
+        let answer = in_time(&*self.shared.store, within, call).await;
         self.debt.in_flight = None;
-        let answer = answer.unwrap_or_else(|_| Err(StoreError::too_slow()));
         match &answer {
             Ok(claimed) => self.debt.answered(claimed),
             // It was not sent.
@@ -217,12 +221,12 @@ impl Debt {
 
     /// What was counted is counted off at the end, when the keeper has what is left to do.
     fn call_off(self, release: Release, keeper: &Keeper) {
-        let now = Instant::now();
         if self.granted {
-            keeper.release_later(release.clone(), self.lease, now);
+            keeper.release_later(release.clone(), self.lease, Instant::now());
         }
         if self.unanswered > 0 {
-            keeper.release_later(release, self.lease, self.too_late.unwrap_or(now));
+            let too_late = self.too_late.unwrap_or_else(Instant::now);
+            keeper.release_later(release, self.lease, too_late);
         }
     }
 }

@@ -123,9 +123,7 @@ enum Claim {
 /// What was claimed is called off when it is dropped.
 async fn claim(shared: Arc<Shared>, job: Job, span: &Span) -> Result<Claim, Refusal> {
     let mut way = job.way(shared, span)?;
-    if let Some(payload) = way.recent_answer()
-        && let Ok(answer) = stored(way.subject(), payload)
-    {
+    if let Some(answer) = way.recent_answer(stored) {
         return Ok(Claim::Stored(answer));
     }
     loop {

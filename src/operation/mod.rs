@@ -66,12 +66,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(store: Arc<dyn DynStore>) -> Self {
+        let pollers = Arc::<Pollers>::default();
         Self {
-            keeper: Keeper::new(store.clone()),
+            keeper: Keeper::new(store.clone(), pollers.clone()),
             store,
             secret: None,
             waiters: Arc::new(Semaphore::new(wait::WAITERS_AT_MOST)),
-            pollers: Arc::default(),
+            pollers,
             #[cfg(feature = "recent")]
             recent: None,
         }

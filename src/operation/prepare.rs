@@ -122,6 +122,8 @@ where
 
 /// What the head says, where a body is to be read.
 struct Known {
+    /// What names the operation, where the head alone decides that.
+    named: Option<Named>,
     scope: Bytes,
     /// Whose one-time token it must be.
     caller: Option<Bytes>,
@@ -135,12 +137,14 @@ fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<K
     if shared.keeper.is_draining() {
         return Err(shutting_down());
     }
+    let mut named = None;
     if !policy.identity_is_in_body() {
         let nothing = Bytes::new();
         let found = identity(rule, &input(rule, head, &nothing, &nothing))?;
-        // What is to be verified is verified first, even if it only passes.
-        if found.is_none() && policy.verify.is_none() {
-            return Ok(None);
+        // What is to be verified is verified first, even if it only passes, and may be told apart by then.
+        if policy.verify.is_none() {
+            let Some(found) = found else { return Ok(None) };
+            named = Some(found);
         }
     }
     let scope = policy.scope.read(head)?;
@@ -152,7 +156,7 @@ fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<K
     if declared.is_some_and(|length| length > policy.body_limit as u64) {
         return Err(capture::too_large(policy.body_limit));
     }
-    Ok(Some(Known { scope, caller, declared }))
+    Ok(Some(Known { named, scope, caller, declared }))
 }
 
 /// Asks the policy's hook. The head is given back, with what the body says deciphered, if it says that.
@@ -197,11 +201,13 @@ fn read_whole(
     plain: Option<&Bytes>,
 ) -> Result<Option<ToClaim>, Refusal> {
     let policy = rule.policy();
-    let Known { scope, caller, .. } = known;
+    let Known { named, scope, caller, .. } = known;
     let read = input(rule, head, plain.unwrap_or(&whole.data), &whole.data);
-    let Some(Named { identity: delivery, one_time }) = identity(rule, &read)? else {
-        return Ok(None);
+    let named = match named {
+        Some(named) => Some(named),
+        None => identity(rule, &read)?,
     };
+    let Some(Named { identity: delivery, one_time }) = named else { return Ok(None) };
     let business = match &policy.business_key {
         Some(source) => source.read(&read)?,
         None => None,

@@ -17,7 +17,7 @@ use crate::{
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
-    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict},
+    store::{AbandonedRecord, Kept, Resolve, StoreError, Takeover, Verdict, in_time},
     telemetry,
 };
 
@@ -149,18 +149,22 @@ pub(super) async fn settle(
     mark: Mark,
     verdict: Verdict,
 ) -> Result<(), Refusal> {
+    let policy = subject.rule.policy();
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
-    let within = subject.rule.policy().call_within;
-    match timeout(within, shared.store.clone().resolve(verdict)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(unsettled(subject, &error)),
-        Err(_) => Err(unsettled(subject, &StoreError::too_slow())),
+    let verdict = verdict.lease(policy.lease);
+    let resolving = shared.store.clone().resolve(verdict);
+    match in_time(&*shared.store, policy.call_within, resolving).await {
+        Ok(_) => {
+            shared.run_ended(&subject.record);
+            Ok(())
+        }
+        Err(error) => Err(unsettled(subject, &error)),
     }
 }
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {
     telemetry::store_unavailable(subject, &error.to_string());
-    Refusal::store_unavailable()
+    Refusal::store_unavailable().not_before(error.retry_after())
 }
 
 /// What is stored of a resolver's or a row's answer is what would be stored of a handler's.

@@ -57,9 +57,7 @@ where
             Err(refusal) => return no(refusal),
         };
     telemetry::record_key(&span, &subject.record);
-    if let Some(payload) = shared.recent_answer(&subject.record, print)
-        && let Ok(response) = replay(&subject, payload)
-    {
+    if let Some(response) = shared.recent_answer(&subject, print, replay) {
         telemetry::record_handled(&span, &rule, "replayed");
         return Ok(response);
     }

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     Shared,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     record::{Answer, ClaimToken, Grant, encode},
-    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written},
+    store::{BoxFuture, Claim, Claimed, Kept, Reason, Release, StoreError, Written, in_time},
     telemetry::{self, Timer},
 };
 
@@ -54,7 +54,6 @@ impl Settlement {
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
             let Grant { key, print, .. } = self.grant;
             self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
-            self.shared.run_ended(&key);
         }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
@@ -62,6 +61,9 @@ impl Settlement {
             if full(&written).is_some() {
                 written = self.complete(self.bare(&answer)).await;
             }
+        }
+        if written.is_ok() {
+            self.shared.run_ended(&self.grant.key);
         }
         match written {
             Ok(Written::Stored) => unsent.told(),
@@ -163,9 +165,7 @@ impl Settlement {
     }
 
     async fn call<T>(&self, call: BoxFuture<Result<T, StoreError>>) -> Result<T, StoreError> {
-        timeout(self.subject.rule.policy().call_within, call)
-            .await
-            .unwrap_or_else(|_| Err(StoreError::too_slow()))
+        in_time(&*self.shared.store, self.subject.rule.policy().call_within, call).await
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{Shared, claimant::look};
 use crate::{
     policy::{OnAbandoned, Policy, Profile},
     record::RecordKey,
     refusal::{Refusal, RefusalKind},
-    store::{Claim, Claimed, InProgress, StoreError},
+    store::{Claim, Claimed, IfForgotten, InProgress, StoreError, Takeover, in_time},
 };
 
 /// The most requests of a layer that wait at once.
@@ -71,9 +71,22 @@ pub(super) async fn look_once(
     claim: &Claim,
     within: Duration,
 ) -> Result<Claimed, StoreError> {
-    timeout(within, shared.store.clone().claim(look(claim)))
-        .await
-        .unwrap_or_else(|_| Err(StoreError::too_slow()))
+    in_time(&*shared.store, within, shared.store.clone().claim(look(claim))).await
+}
+
+/// The same, and whether what is abandoned might be taken over: [`Claimed::Free`] says that it might. A
+/// store that may have lost signs of life says not yet.
+pub(super) async fn look_whether_free(
+    shared: &Shared,
+    claim: &Claim,
+    takeover: Takeover,
+    within: Duration,
+) -> Result<Claimed, StoreError> {
+    let mut look = look(claim);
+    look.takeover = takeover;
+    // What is abandoned is not forgotten.
+    look.if_forgotten = IfForgotten::Grant;
+    in_time(&*shared.store, within, shared.store.clone().claim(look)).await
 }
 
 /// Another delivery holds the operation.

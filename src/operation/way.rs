@@ -120,10 +120,13 @@ impl Way {
         &self.shared
     }
 
-    /// What the first claim would be answered, if that is known here to be a stored answer.
-    pub(super) fn recent_answer(&self) -> Option<Bytes> {
-        let asks = self.claimant.asks();
-        self.shared.recent_answer(&asks.key, asks.print)
+    /// What `read` makes of what the first claim would be answered, if that is known here to be a stored
+    /// answer.
+    pub(super) fn recent_answer<T>(
+        &self,
+        read: impl FnOnce(&Subject, Bytes) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        self.shared.recent_answer(&self.subject, self.claimant.asks().print, read)
     }
 
     /// Asks for the right to execute.

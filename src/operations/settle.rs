@@ -156,7 +156,8 @@ impl<S: Store> Operations<S> {
     ///
     /// It refuses what could be a double run, unless forced: any verdict on an operation whose owner is
     /// alive, and *not done* where its owner may be, since it lapsed less than the longest run ago. Of
-    /// one that was given up that is so where an earlier attempt may be.
+    /// one that was given up that is so where an earlier attempt may be. A store that has just changed
+    /// may have lost signs of life, and refuses *not done* for one lease.
     ///
     /// # Errors
     ///
@@ -188,6 +189,7 @@ impl<S: Store> Operations<S> {
             None => Verdict::NotDone { hold: self.hold },
         };
         let resolve = Resolve::new(operation.key, operation.mark, stored, ClaimToken::random());
+        let resolve = resolve.lease(self.lease);
         let resolve = if verdict.force { resolve.forced() } else { resolve };
         match self.store.resolve(resolve).await.map_err(SettleError::store)? {
             Resolved::Settled => {

@@ -1,12 +1,19 @@
 //! Names of records: keyed hashes over scope, kind and identity, so that they are bounded, printable,
 //! and cannot be steered by what a caller sends.
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use blake3::{
+    Hasher,
+    hazmat::{ContextKey, HasherExt, hash_derive_key_context},
+};
 
 /// Changing this context would make every stored record invisible.
 const KEY_CONTEXT: &str = "tower-idempotency 2026-11 record key";
+/// Hashed once: it is half of what a key takes.
+static HASHED_KEY_CONTEXT: LazyLock<ContextKey> =
+    LazyLock::new(|| hash_derive_key_context(KEY_CONTEXT));
 const SECRET_ID_CONTEXT: &str = "tower-idempotency 2026-11 secret id";
 const DOWNSTREAM_CONTEXT: &str = "tower-idempotency 2026-11 downstream key";
 
@@ -36,10 +43,11 @@ impl RecordKey {
 
     pub(crate) fn derive(secret: Option<&Secret>, scope: &[&[u8]], kind: Kind, id: &[u8]) -> Self {
         let material = material(scope, kind, id);
-        Self(match secret {
-            Some(secret) => *blake3::keyed_hash(&secret.record_key, &material).as_bytes(),
-            None => blake3::derive_key(KEY_CONTEXT, &material),
-        })
+        let hash = match secret {
+            Some(secret) => blake3::keyed_hash(&secret.record_key, &material),
+            None => Hasher::new_from_context_key(&HASHED_KEY_CONTEXT).update(&material).finalize(),
+        };
+        Self(*hash.as_bytes())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Erases a store once, so that the layer is not generic over it.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::timeout;
 
 use super::{
     Claim, Claimed, Issue, Issued, Kept, Release, Resolve, Resolved, Store, StoreError, Written,
@@ -22,6 +24,19 @@ pub(crate) trait DynStore: Send + Sync {
     fn release(self: Arc<Self>, release: Release) -> BoxFuture<Result<Written, StoreError>>;
     fn resolve(self: Arc<Self>, resolve: Resolve) -> BoxFuture<Result<Resolved, StoreError>>;
     fn issue(self: Arc<Self>, issue: Issue) -> BoxFuture<Result<Issued, StoreError>>;
+    fn answers_within(&self) -> Option<Duration>;
+}
+
+/// A call of the store, for so long at most; without a timer where the store needs none.
+pub(crate) async fn in_time<T>(
+    store: &dyn DynStore,
+    within: Duration,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    if store.answers_within().is_some_and(|at_most| at_most <= within) {
+        return call.await;
+    }
+    timeout(within, call).await.unwrap_or_else(|_| Err(StoreError::too_slow()))
 }
 
 impl<S: Store> DynStore for S {
@@ -51,5 +66,9 @@ impl<S: Store> DynStore for S {
 
     fn issue(self: Arc<Self>, issue: Issue) -> BoxFuture<Result<Issued, StoreError>> {
         Box::pin(async move { Store::issue(&*self, issue).await })
+    }
+
+    fn answers_within(&self) -> Option<Duration> {
+        Store::answers_within(self)
     }
 }

@@ -12,9 +12,9 @@ mod resolve;
 mod scan;
 mod transition;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
-pub(crate) use dynamic::{BoxFuture, DynStore};
+pub(crate) use dynamic::{BoxFuture, DynStore, in_time};
 pub use error::{StoreError, StoreErrorKind};
 pub use issue::{Issue, Issued};
 pub use memory::MemoryStore;
@@ -152,6 +152,12 @@ pub trait Store: Send + Sync + 'static {
         from: Cursor,
         at_most: usize,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// The longest that any of these calls takes, if the store sees to that itself; then the layer sets no
+    /// timer of its own for a call that may take as long. Default: nobody sees to it.
+    fn answers_within(&self) -> Option<Duration> {
+        None
+    }
 }
 
 macro_rules! forward_store {
@@ -177,6 +183,9 @@ macro_rules! forward_store {
             }
             async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
                 (**self).scan(from, at_most).await
+            }
+            fn answers_within(&self) -> Option<Duration> {
+                (**self).answers_within()
             }
         }
     };

@@ -32,12 +32,23 @@ pub struct Resolve {
     pub token: ClaimToken,
     /// Also while the grant is leased, and whatever its stamp is now. A human's decision.
     pub force: bool,
+    /// The lease of the grant's policy. A store that may have lost renewals refuses a verdict of *not
+    /// done* for so long after that, since whoever it is about may be alive.
+    pub lease: Duration,
 }
 
 impl Resolve {
-    /// Settles the grant seen at `mark`, unless it gave a sign of life since.
+    /// Settles the grant seen at `mark`, unless it gave a sign of life since. Without a
+    /// [`lease`](Self::lease) it is not held back by a store that has changed.
     pub const fn new(key: RecordKey, mark: Mark, verdict: Verdict, token: ClaimToken) -> Self {
-        Self { key, mark, verdict, token, force: false }
+        Self { key, mark, verdict, token, force: false, lease: Duration::ZERO }
+    }
+
+    /// The lease of the grant's policy; default none, which holds nothing back.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
     }
 
     /// Settles it although it is still leased, and whatever its stamp is now.

@@ -29,3 +29,4 @@ mod token_rows;
 mod token_secrecy;
 mod tokens;
 mod waiting;
+mod waking;

@@ -21,14 +21,14 @@ use crate::support::{
     Value, claim, completed, granted, kept, name, new_key, short_claim, until_done,
 };
 
-fn store(cluster: &RedisCluster) -> RedisStore {
+pub(crate) fn store(cluster: &RedisCluster) -> RedisStore {
     let urls = cluster.urls();
     let servers = RedisServers::cluster(urls.iter().map(String::as_str)).unwrap();
     RedisStore::of(servers).unwrap()
 }
 
 /// A key whose record is in a slot of this primary.
-async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
+pub(crate) async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
     loop {
         let key = new_key();
         if usize::from(cluster.slot(&name(key)).await / (16_384 / 3)).min(2) == nth {
@@ -37,7 +37,7 @@ async fn key_on(cluster: &RedisCluster, nth: usize) -> RecordKey {
     }
 }
 
-async fn is_on(server: &RedisServer, key: RecordKey) -> bool {
+pub(crate) async fn is_on(server: &RedisServer, key: RecordKey) -> bool {
     server.command(&["EXISTS", &name(key)]).await == Value::Int(1)
 }
 
@@ -362,14 +362,21 @@ async fn a_command_whose_answer_is_lost_is_not_sent_again_behind_the_callers_bac
         assert!(started.elapsed() < Duration::from_secs(10));
         sleep(Duration::from_millis(50)).await;
     }
-    let before = scripts_run(&server).await;
-    let asked = claim(new_key());
-    proxy.cut_at_reply();
-    let lost = store.claim(asked.clone()).await.unwrap_err();
-    assert!(lost.is_unreachable(), "{lost}");
-    assert_eq!(scripts_run(&server).await, before + 1, "it ran, once");
-    let grant = granted(store.claim(asked).await);
-    assert_eq!(grant.attempt, 1);
+    // The look at the canary may come between, once in five seconds.
+    for nth in 0.. {
+        let before = scripts_run(&server).await;
+        let asked = claim(new_key());
+        proxy.cut_at_reply();
+        let Err(lost) = store.claim(asked.clone()).await else { continue };
+        assert!(lost.is_unreachable(), "{lost}");
+        let run = scripts_run(&server).await - before;
+        let grant = until_granted(&store, asked).await.0;
+        assert_eq!(grant.attempt, 1);
+        if run == 1 {
+            break;
+        }
+        assert!(nth < 5, "it ran {run} times, each time");
+    }
 }
 
 #[tokio::test]

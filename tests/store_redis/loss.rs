@@ -12,11 +12,11 @@ use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 use crate::support::{HOLD, Value, WITHIN, completed, granted, kept, name, new_key};
 
 /// A third of it and a second are how long nothing is granted: two seconds.
-const LEASE: Duration = Duration::from_secs(3);
-const HELD_FOR: Duration = Duration::from_secs(2);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const HELD_FOR: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(5);
 
-fn claim(key: RecordKey) -> Claim {
+pub(crate) fn claim(key: RecordKey) -> Claim {
     Claim::new(key, ClaimToken::random(), None, LEASE, HOLD, WITHIN)
 }
 
@@ -32,7 +32,7 @@ async fn two(server: &RedisServer) -> [RedisStore; 2] {
     stores
 }
 
-async fn until(is_so: impl AsyncFn() -> bool) {
+pub(crate) async fn until(is_so: impl AsyncFn() -> bool) {
     let started = Instant::now();
     while !is_so().await {
         assert!(started.elapsed() < Duration::from_secs(15), "what is waited for does not come");
@@ -45,7 +45,7 @@ async fn is_there(server: &RedisServer, key: RecordKey) -> bool {
 }
 
 /// Claims until it is answered, while nothing is granted for a while; how long that was.
-async fn until_answered(store: &RedisStore, claim: &Claim) -> (Claimed, Duration) {
+pub(crate) async fn until_answered(store: &RedisStore, claim: &Claim) -> (Claimed, Duration) {
     let started = Instant::now();
     loop {
         match store.claim(claim.clone()).await {
@@ -57,14 +57,14 @@ async fn until_answered(store: &RedisStore, claim: &Claim) -> (Claimed, Duration
 }
 
 #[track_caller]
-fn is_held(answer: Result<Claimed, StoreError>) -> Duration {
+pub(crate) fn is_held(answer: Result<Claimed, StoreError>) -> Duration {
     let error = answer.expect_err("nothing is granted");
     assert!(error.is_suspended(), "{error}");
     error.retry_after().expect("it says when")
 }
 
 /// A handler that renews while this goes on.
-fn renewing(store: &RedisStore, grant: &Grant) -> tokio::task::JoinHandle<()> {
+pub(crate) fn renewing(store: &RedisStore, grant: &Grant) -> tokio::task::JoinHandle<()> {
     let (store, grant) = (store.clone(), grant.clone());
     tokio::spawn(async move {
         loop {
@@ -115,6 +115,38 @@ async fn f7_a_server_that_restarts_empty_is_told_of_the_living_owner_before_anyb
     renewals.abort();
     assert_eq!(owner.complete(&grant, kept("late")).await.unwrap(), Written::Stored);
     assert_eq!(completed(other.claim(claim(key)).await), b"late");
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_and_takes_no_writes_yet_grants_nothing_before_owners_could_write() {
+    let mut server = RedisServer::builder().argument("--min-replicas-to-write", "1").start().await;
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    let [owner, other] = two(&server).await;
+    let key = new_key();
+    let grant = granted(owner.claim(claim(key)).await);
+    let renewals = renewing(&owner, &grant);
+    server.restart().await;
+    // For longer than a change is waited for it refuses every write, those of owners too.
+    let restarted = Instant::now();
+    while restarted.elapsed() < 2 * HELD_FOR {
+        let refused = other.claim(claim(key)).await.unwrap_err();
+        assert!(!refused.to_string().is_empty());
+        sleep(Duration::from_millis(50)).await;
+    }
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    let writable = Instant::now();
+    loop {
+        match other.claim(claim(key)).await {
+            Ok(Claimed::InProgress(_)) => break,
+            Ok(wrong) => panic!("{wrong:?}"),
+            Err(_) => assert!(writable.elapsed() < SLACK),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    let (fresh, _) = until_answered(&other, &claim(new_key())).await;
+    assert!(matches!(fresh, Claimed::Granted(_)), "{fresh:?}");
+    assert!(writable.elapsed() > HELD_FOR - Duration::from_millis(300));
+    renewals.abort();
 }
 
 #[tokio::test]

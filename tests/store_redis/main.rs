@@ -2,6 +2,8 @@
 
 mod bug_reports;
 mod cluster;
+mod cluster_listing;
+mod cluster_loss;
 mod commands;
 mod connection;
 mod contract;
@@ -15,5 +17,7 @@ mod staying_up;
 mod stored;
 mod support;
 mod tls;
+mod tls_many;
 mod tokens;
+mod verdicts;
 mod wait;

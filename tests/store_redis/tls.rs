@@ -1,9 +1,6 @@
 //! TLS: whom the store trusts, who it says it is, and with what cryptography.
 
-use std::{
-    net::TcpListener,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tower_idempotency::{
     RedisStore, Store, StoreError,
@@ -22,17 +19,8 @@ struct Site {
 impl Site {
     async fn new(clients: &str) -> Self {
         let certificates = Certificates::new();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let path = |file| certificates.path(file).display().to_string();
-        let server = RedisServer::builder()
-            .argument("--tls-port", &port.to_string())
-            .argument("--tls-cert-file", &path("server.pem"))
-            .argument("--tls-key-file", &path("server.key"))
-            .argument("--tls-ca-cert-file", &path("ca.pem"))
-            .argument("--tls-auth-clients", clients)
-            .start()
-            .await;
-        Self { certificates, _server: server, port }
+        let server = RedisServer::builder().tls(&certificates, clients).start().await;
+        Self { port: server.tls_port(), certificates, _server: server }
     }
 
     fn authority(&self) -> RedisTls {

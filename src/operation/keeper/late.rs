@@ -1,17 +1,16 @@
 //! Releases and completions the store has not taken yet.
 
 use std::{
-    future::Future,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{CALL_WITHIN, Keeper};
 use crate::{
     record::{Grant, RecordKey, State},
-    store::{DynStore, Kept, Release, StoreError, Written},
+    store::{DynStore, Kept, Release, StoreError, Written, in_time},
     telemetry,
 };
 
@@ -135,18 +134,21 @@ impl Late {
     }
 
     async fn try_once(&self, store: Arc<dyn DynStore>) -> Tried {
+        let again = store.clone();
         match &self.write {
             Write::Release(release) => {
-                let answer = in_time(store.release(release.clone())).await;
+                let answer = in_time(&*store, CALL_WITHIN, again.release(release.clone())).await;
                 self.after_release(release, answer)
             }
             Write::Completion { grant, kept, .. } => {
-                let answer = in_time(store.clone().complete(grant.clone(), kept.clone())).await;
+                let completion = again.complete(grant.clone(), kept.clone());
+                let answer = in_time(&*store, CALL_WITHIN, completion).await;
                 let refused = answer.as_ref().is_err_and(StoreError::is_refused);
                 if refused {
                     // A store that refuses the answer may still take a renewal, which keeps others
                     // from taking the operation for abandoned.
-                    let _ = in_time(store.renew(grant.clone())).await;
+                    let renewal = store.clone().renew(grant.clone());
+                    let _ = in_time(&*store, CALL_WITHIN, renewal).await;
                 }
                 after_completion(grant, answer, self.can_shrink())
             }
@@ -198,10 +200,6 @@ fn after_completion(grant: &Grant, answer: Result<Written, StoreError>, can_shri
     Tried::Ended
 }
 
-async fn in_time<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    timeout(CALL_WITHIN, call).await.unwrap_or_else(|_| Err(StoreError::too_slow()))
-}
-
 /// A late write on its way. Dropped before its end, it brings the write back.
 pub(super) struct Sending {
     keeper: Keeper,
@@ -240,6 +238,7 @@ impl Sending {
             }
             self.keeper.schedule().end_late(late.bytes());
             self.keeper.inner.ended.notify_waiters();
+            self.keeper.inner.pollers.hurry(&late.key());
         }
     }
 }

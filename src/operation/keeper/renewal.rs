@@ -11,7 +11,7 @@ use super::Keeper;
 use crate::{
     operation::Operation,
     record::Grant,
-    store::{StoreError, Written},
+    store::{Written, in_time},
     telemetry,
 };
 
@@ -66,7 +66,7 @@ impl Keeper {
             longest,
             renewed_until: now + longest,
             held_until: since + grant.lease,
-            due: Some(due),
+            due: None,
             renewing: false,
             waiting: None,
             stopped: false,
@@ -77,7 +77,7 @@ impl Keeper {
             if self.is_draining() {
                 return None;
             }
-            schedule.add_run(run, due)
+            schedule.add_run(run, due, now)
         };
         self.start_task();
         if wake {
@@ -138,9 +138,7 @@ impl Renewal {
         let within = self.with_run(|run| run.call_within()).unwrap_or_default();
         let sent = Instant::now();
         let store = self.keeper.inner.store.clone();
-        let written = timeout(within, store.renew(grant.clone()))
-            .await
-            .unwrap_or_else(|_| Err(StoreError::too_slow()));
+        let written = in_time(&*store, within, store.clone().renew(grant.clone())).await;
         match written {
             Ok(written) if written.is_stored() => {
                 if written == Written::Restored {

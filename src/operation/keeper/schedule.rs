@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use rustc_hash::FxHashMap;
 use tokio::{runtime::Id, task::AbortHandle, time::Instant};
 
 use super::{
@@ -45,7 +46,7 @@ const RELEASES: usize = 2;
 #[derive(Default)]
 pub(super) struct Schedule {
     limits: Limits,
-    pub(super) runs: HashMap<u64, Run>,
+    pub(super) runs: FxHashMap<u64, Run>,
     releases: BTreeMap<u64, Late>,
     completions: BTreeMap<u64, Late>,
     due: [Queue; 3],
@@ -78,10 +79,13 @@ pub(super) enum Step {
 
 impl Schedule {
     /// Adds a run whose lease is to be renewed at `due`; whether a task must be woken for it.
-    pub(super) fn add_run(&mut self, run: Run, due: Instant) -> (u64, bool) {
+    pub(super) fn add_run(&mut self, mut run: Run, due: Instant, now: Instant) -> (u64, bool) {
         self.last += 1;
-        self.runs.insert(self.last, run);
-        (self.last, self.set_due(self.last, due))
+        let id = self.last;
+        run.due = Some(due);
+        self.due[RENEWALS].insert((due, id));
+        self.runs.insert(id, run);
+        (id, self.is_before_all(due, now))
     }
 
     /// Renews the run's lease at `due`; whether a task must be woken for it.
@@ -92,8 +96,12 @@ impl Schedule {
             self.due[RENEWALS].remove(&(before, id));
         }
         self.due[RENEWALS].insert((due, id));
-        // A time that is past is that of a task that is awake; another may sleep for longer.
-        let now = Instant::now();
+        self.is_before_all(due, Instant::now())
+    }
+
+    /// Whether no task will have looked by then. A time that is past is that of a task that is awake;
+    /// another may sleep for longer.
+    fn is_before_all(&self, due: Instant, now: Instant) -> bool {
         self.wake_at.is_none_or(|wake_at| due < wake_at || wake_at <= now)
     }
 
@@ -105,8 +113,9 @@ impl Schedule {
     }
 
     pub(super) fn remove_run(&mut self, id: u64) {
-        self.unset_due(id);
-        self.runs.remove(&id);
+        if let Some(due) = self.runs.remove(&id).and_then(|run| run.due) {
+            self.due[RENEWALS].remove(&(due, id));
+        }
     }
 
     /// Adds a late write.

@@ -1,17 +1,16 @@
 //! Where a request goes whose delivery id leads to another record than the one it named, and what it brings
 //! back from there.
 
-use tokio::time::timeout;
-
 use super::{Way, unasked};
 use crate::{
     operation::{
         claimant::Claimant,
         recovery::{recover, settle},
+        wait::look_whether_free,
     },
     record::{ClaimToken, Grant, Previous, RecordKey},
     refusal::Refusal,
-    store::{Alias, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict},
+    store::{Alias, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover, Verdict, in_time},
 };
 
 /// How a request came to another record than the one it named.
@@ -51,7 +50,13 @@ impl Way {
             self.lead_back(Some(self.subject.record));
             return Ok(());
         };
-        match recover(&self.shared, &self.subject, &record).await? {
+        let takeover = recover(&self.shared, &self.subject, &record).await?;
+        // Its owner may be alive, and what it wrote last be lost. It is not claimed itself, so that nobody
+        // else asks the store whether it may be taken over already.
+        if takeover != Takeover::Refuse && !self.may_be_taken_over(takeover).await? {
+            return Ok(());
+        }
+        match takeover {
             // Settled as done, or changed meanwhile: it is looked at again.
             Takeover::Refuse => {}
             // Its record stays as it is, and is met by each delivery of it: nobody has said that it
@@ -68,6 +73,15 @@ impl Way {
             }
         }
         Ok(())
+    }
+
+    /// Whether the store would let the abandoned record be taken over now.
+    async fn may_be_taken_over(&mut self, takeover: Takeover) -> Result<bool, Refusal> {
+        let (asks, within) = (self.claimant.asks(), self.call_within());
+        match look_whether_free(&self.shared, asks, takeover, within).await {
+            Ok(found) => Ok(matches!(found, Claimed::Free)),
+            Err(error) => Err(self.unavailable(&error.to_string()).not_before(error.retry_after())),
+        }
     }
 
     /// The identity is another name of this record.
@@ -116,9 +130,9 @@ impl Way {
         let unknown = self.before == Previous::AbandonedUnknown;
         if unknown && grant.previous != Previous::AbandonedUnknown {
             grant.previous = self.before;
-            let renewal = self.shared.store.clone().renew(grant.clone());
-            let renewed = timeout(self.call_within(), renewal).await;
-            if !renewed.unwrap_or_else(|_| Err(StoreError::too_slow()))?.is_stored() {
+            let store = &self.shared.store;
+            let renewal = store.clone().renew(grant.clone());
+            if !in_time(&**store, self.call_within(), renewal).await?.is_stored() {
                 let message = "the store has lost what it granted a moment ago";
                 return Err(StoreError::new(StoreErrorKind::Garbled, message));
             }

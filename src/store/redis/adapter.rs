@@ -4,8 +4,9 @@
 use std::{fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
-use redis::{Arg, Cmd, Value};
+use redis::Value;
 
+use super::resp::Command;
 use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
 /// One command: its name and its arguments, as they go over the wire.
@@ -23,13 +24,8 @@ impl RedisCommand {
         &self.arguments
     }
 
-    pub(super) fn of(command: &Cmd) -> Self {
-        let bytes = |argument: Arg<&[u8]>| match argument {
-            Arg::Simple(bytes) => Bytes::copy_from_slice(bytes),
-            // Our commands have no cursors.
-            _ => Bytes::from_static(b"0"),
-        };
-        Self { arguments: command.args_iter().map(bytes).collect() }
+    pub(super) fn of(command: &Command) -> Self {
+        Self { arguments: command.parts() }
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::{
     sync::atomic::{AtomicI64, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// The server's clock: what was last heard, plus the time since then by our own monotonic clock.
 ///
@@ -33,8 +35,9 @@ impl Clock {
         self.heard_ms.store(since, Relaxed);
     }
 
-    pub(super) fn estimate(&self) -> u64 {
-        let since = self.started.elapsed().as_millis() as i64;
+    /// What the server's clock said at this time of ours.
+    pub(super) fn estimate(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.started).as_millis() as i64;
         // Never 0 or 1, which mean something else in a claim.
         u64::try_from(self.offset_ms.load(Relaxed) + since).unwrap_or_default().max(2)
     }
@@ -58,14 +61,14 @@ mod tests {
     #[test]
     fn the_estimate_is_never_ahead_of_what_was_heard_and_follows_the_server_back() {
         let clock = Clock::new(1_000_000);
-        assert!((1_000_000..1_000_900).contains(&clock.estimate()));
+        assert!((1_000_000..1_000_900).contains(&clock.estimate(Instant::now())));
         clock.heard(2_000_000);
-        assert!((1_999_990..2_000_900).contains(&clock.estimate()));
+        assert!((1_999_990..2_000_900).contains(&clock.estimate(Instant::now())));
         clock.heard(500_000);
-        assert!((499_990..500_900).contains(&clock.estimate()));
+        assert!((499_990..500_900).contains(&clock.estimate(Instant::now())));
         for absurd in [0, i64::MAX as u64, u64::MAX] {
             clock.heard(absurd);
-            assert!(clock.estimate() >= 2, "{absurd}");
+            assert!(clock.estimate(Instant::now()) >= 2, "{absurd}");
         }
     }
 }

@@ -7,21 +7,22 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use redis::{Cmd, Value};
-use tokio::time::{sleep, timeout, timeout_at};
+use redis::Value;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     Failure,
-    call::{Ask, Redirect, call},
+    call::{Ask, Call, Redirect},
     guard::Guard,
-    info::Info,
     link::{CONNECT_WITHIN, Link},
+    member::Member,
     origin::{Origin, Place, dial, explain},
     preflight::Accepted,
     reply,
+    resp::Command,
     servers::Target,
     slot::{SLOTS, Slots, slot},
     tls::Tls,
@@ -49,15 +50,16 @@ pub(super) struct Cluster {
     next: AtomicUsize,
 }
 
+/// What is known of it now.
 #[derive(Default)]
-struct Map {
-    slots: Slots,
+pub(super) struct Map {
+    pub(super) slots: Slots,
     links: HashMap<Place, Arc<Link>>,
     /// The histories of data that the cluster's nodes had, to know a successor by.
-    histories: HashSet<String>,
+    pub(super) histories: HashSet<String>,
     guards: Vec<Weak<Guard>>,
     accepted: Accepted,
-    version: u64,
+    pub(super) version: u64,
 }
 
 impl Cluster {
@@ -76,13 +78,12 @@ impl Cluster {
         &self.address
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
+    pub(super) fn map(&self) -> MutexGuard<'_, Map> {
         // Nothing under the lock can leave it half changed.
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn look_after(&self, guard: &Arc<Guard>) {
-        guard.has_no_canary();
         let mut map = self.map();
         map.guards.retain(|guard| guard.strong_count() > 0);
         map.guards.push(Arc::downgrade(guard));
@@ -98,8 +99,18 @@ impl Cluster {
 
     /// Connects to all primaries, in the order of their slots.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
+        self.connect_after(0).await
+    }
+
+    /// The same, and asks again which they are.
+    pub(super) async fn connect_anew(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, StoreError> {
+        let seen = self.map().version;
+        self.connect_after(seen).await
+    }
+
+    async fn connect_after(self: &Arc<Self>, seen: u64) -> Result<Vec<Arc<Link>>, StoreError> {
         let connected = async {
-            self.refresh(0).await?;
+            self.refresh(seen).await?;
             let places = self.map().slots.in_order();
             let links: Vec<_> = places.iter().map(|place| self.link(place)).collect();
             for link in &links {
@@ -121,12 +132,11 @@ impl Cluster {
     /// One call about the record of this name.
     pub(super) async fn call<A: Ask>(
         self: &Arc<Self>,
-        what: &str,
+        call: &Call<'_>,
         name: &str,
-        within: Duration,
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
-        let (slot, until) = (slot(name.as_bytes()), Instant::now() + within);
+        let (slot, until) = (slot(name.as_bytes()), call.until());
         let left = || until.saturating_duration_since(Instant::now());
         let mut asked = None;
         for nth in 0.. {
@@ -135,14 +145,18 @@ impl Cluster {
                 None => (self.owner(slot, until).await?, false),
             };
             let link = self.link(&place);
-            let wrong = match call(&link, what, left(), asking, ask).await {
+            let wrong = match call.again(left(), asking).make(&link, ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(wrong) => wrong,
             };
             match wrong.redirect {
                 Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
                     Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),
-                    Redirect::Ask(to) => asked = Some(to.seen_from(&place)),
+                    Redirect::Ask(to) => {
+                        let to = to.seen_from(&place);
+                        self.inherit(&mut self.map(), &place, &to);
+                        asked = Some(to);
+                    }
                 },
                 _ => {
                     // The node may be gone, and its slots another's by now.
@@ -169,7 +183,7 @@ impl Cluster {
                 }
                 map.version
             };
-            match timeout_at(until.into(), self.refresh(version)).await {
+            match timeout_at(until, self.refresh(version)).await {
                 Ok(refreshed) => refreshed?,
                 Err(_) => return Err(self.unreached("nobody says in time whose the slots are")),
             }
@@ -179,7 +193,10 @@ impl Cluster {
 
     /// The connection to a node.
     fn link(self: &Arc<Self>, place: &Place) -> Arc<Link> {
-        let mut map = self.map();
+        self.link_of(&mut self.map(), place)
+    }
+
+    fn link_of(self: &Arc<Self>, map: &mut Map, place: &Place) -> Arc<Link> {
         if let Some(link) = map.links.get(place) {
             return link.clone();
         }
@@ -187,16 +204,57 @@ impl Cluster {
         let link = Link::new(Origin::Server { target, tls: self.tls.clone() }, place.to_string());
         link.known.accept(|known| *known = map.accepted.clone());
         map.guards.iter().filter_map(Weak::upgrade).for_each(|guard| link.known.look_after(&guard));
-        link.known.in_cluster(Member { cluster: Arc::downgrade(self), place: place.clone() });
+        link.known.in_cluster(Member::new(Arc::downgrade(self), place.clone()));
         map.links.insert(place.clone(), link.clone());
         link
     }
 
     /// A node has said whose this slot is now.
     fn moved(self: &Arc<Self>, slot: u16, to: Place) {
-        self.map().slots.set(slot, to);
+        let mut map = self.map();
+        if let Some(from) = map.slots.owner(slot).cloned() {
+            self.inherit(&mut map, &from, &to);
+        }
+        map.slots.set(slot, to);
+        drop(map);
         // Others will have moved with it.
         self.refresh_soon();
+    }
+
+    /// What is missing at one node is missing where its slots are moved to: while nothing is granted at the
+    /// one for that, nothing is granted at the other.
+    fn inherit(self: &Arc<Self>, map: &mut Map, from: &Place, to: &Place) {
+        if from == to {
+            return;
+        }
+        let changed = map.links.get(from).and_then(|link| link.known.changed());
+        if let Some(changed) = changed {
+            self.link_of(map, to).known.inherits(changed);
+        }
+    }
+
+    /// All slots anew. Connections to nodes that have none any more are let go.
+    fn replace(self: &Arc<Self>, owners: Vec<(u16, u16, Place)>) {
+        let mut map = self.map();
+        for (from, to) in map.slots.replace(owners) {
+            self.inherit(&mut map, &from, &to);
+        }
+        let Map { slots, links, version, .. } = &mut *map;
+        links.retain(|place, _| slots.nodes().contains(place));
+        *version += 1;
+    }
+
+    /// Each primary may have lost what this process has there.
+    pub(super) fn write_again(&self) {
+        self.map().links.values().for_each(|link| link.known.write_again());
+    }
+
+    /// Connects to the primaries that nobody has asked for yet: a loss is to be noticed there too.
+    pub(super) fn keep_all(self: &Arc<Self>) {
+        let places = self.map().slots.in_order();
+        for place in &places {
+            self.link(place).keep();
+        }
     }
 
     /// Asks in the background, unless that is being done.
@@ -230,7 +288,7 @@ impl Cluster {
             let place = &targets[self.next.fetch_add(1, Relaxed) % targets.len()];
             match timeout(NODE_WITHIN, self.slots(place)).await {
                 Ok(Ok(owners)) => {
-                    self.map().replace(owners);
+                    self.replace(owners);
                     return Ok(());
                 }
                 Ok(Err(failure)) => {
@@ -246,20 +304,21 @@ impl Cluster {
     async fn slots(&self, place: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
         let target = Target { place: place.clone(), ..self.seeds[0].clone() };
         let wire = dial(&target, self.tls.as_ref()).await?;
-        let mut command = Cmd::new();
-        command.arg("CLUSTER").arg("SLOTS");
-        match wire.send(&command).await? {
-            Value::ServerError(error) => Err(Failure::Server(error)),
-            Value::Array(ranges) => {
-                let owners: Option<Vec<_>> =
-                    ranges.iter().map(|range| owner(range, place)).collect();
-                // A node that has just forgotten, or not yet learned, all of them is no use.
-                let owners = owners.filter(|owners| !owners.is_empty());
-                Ok(owners.ok_or_else(|| reply::garbled("CLUSTER SLOTS"))?)
-            }
-            _ => Err(reply::garbled("CLUSTER SLOTS").into()),
-        }
+        owners(wire.send(&Command::new("CLUSTER").arg("SLOTS")).await?, place)
     }
+}
+
+/// Whose the slots are, as this node was asked.
+pub(super) fn owners(answer: Value, asked: &Place) -> Result<Vec<(u16, u16, Place)>, Failure> {
+    let ranges = match answer {
+        Value::ServerError(error) => return Err(Failure::Server(error)),
+        Value::Array(ranges) => ranges,
+        _ => return Err(reply::garbled("CLUSTER SLOTS").into()),
+    };
+    let owners: Option<Vec<_>> = ranges.iter().map(|range| owner(range, asked)).collect();
+    // A node that has just forgotten, or not yet learned, all of them is no use.
+    let owners = owners.filter(|owners| !owners.is_empty());
+    Ok(owners.ok_or_else(|| reply::garbled("CLUSTER SLOTS"))?)
 }
 
 /// A range of slots and its primary; replicas follow and are left alone.
@@ -288,53 +347,6 @@ impl Place {
             }
             (place, _) => place,
         }
-    }
-}
-
-impl Map {
-    /// All slots anew. Connections to nodes that have none any more are let go.
-    fn replace(&mut self, owners: Vec<(u16, u16, Place)>) {
-        self.slots.replace(owners);
-        let slots = &self.slots;
-        self.links.retain(|place, _| slots.nodes().contains(place));
-        self.version += 1;
-    }
-}
-
-/// What the connection to a node knows of the cluster it belongs to.
-pub(super) struct Member {
-    cluster: Weak<Cluster>,
-    place: Place,
-}
-
-impl Member {
-    /// Whether a record of this name is this node's.
-    pub(super) fn owns(&self, name: &str) -> bool {
-        let Some(cluster) = self.cluster.upgrade() else { return false };
-        let map = cluster.map();
-        map.slots.owner(slot(name.as_bytes())) == Some(&self.place)
-    }
-
-    /// The node has been met for the first time. Whether it comes after another one, whose last writes it
-    /// may not have: then its history of data was that one's. One that came by slots that were moved to it
-    /// has a history of its own. Where that is not told it is taken for a successor, unless all of the
-    /// cluster is new to us.
-    pub(super) fn succeeds(&self, info: Option<&Info>) -> bool {
-        let Some(cluster) = self.cluster.upgrade() else { return false };
-        let mut map = cluster.map();
-        let histories = info.and_then(|info| Some((info.get("master_replid")?, info)));
-        let Some((history, info)) = histories else { return map.version > 1 };
-        let before = info.get("master_replid2").unwrap_or_default();
-        let succeeds = map.histories.contains(before);
-        map.histories.insert(history.to_owned());
-        succeeds
-    }
-
-    /// How many of the slots have a primary.
-    pub(super) fn covered(&self) -> usize {
-        let Some(cluster) = self.cluster.upgrade() else { return 0 };
-        let map = cluster.map();
-        map.slots.covered()
     }
 }
 

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use redis::{Cmd, Pipeline};
-
 use super::{
     reply::letter,
+    resp::Command,
     script::{self, Script},
 };
 use crate::{
     record::{Fingerprint, Grant, Previous, RecordKey},
     store::{Alias, Claim, Issue, Kept, Reason, Release, Resolve, Takeover, Verdict},
 };
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
 /// The deadline of a claim that reads and is never granted.
 pub(super) const LOOK: u64 = 1;
@@ -40,80 +39,81 @@ fn print(print: Option<&Fingerprint>) -> &[u8] {
     print.map_or(&NO_PRINT, Fingerprint::as_bytes).as_slice()
 }
 
-/// Two commands that go out in one write.
-pub(super) fn pair(first: &Cmd, second: &Cmd) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2);
-    commands.add_command(first.clone()).add_command(second.clone());
-    commands
-}
-
 /// The name of a record in the server. The prefix has the colon that ends it.
 pub(super) fn name(prefix: &str, key: &RecordKey) -> String {
-    let mut name = String::with_capacity(prefix.len() + 43);
+    let mut digits = [0; 43];
+    let written = URL_SAFE_NO_PAD.encode_slice(key.as_bytes(), &mut digits);
+    debug_assert_eq!(written, Ok(digits.len()), "32 bytes are 43 digits");
+    let mut name = String::with_capacity(prefix.len() + digits.len());
     name.push_str(prefix);
-    URL_SAFE_NO_PAD.encode_string(key.as_bytes(), &mut name);
+    name.push_str(str::from_utf8(&digits).expect("base64 is ASCII"));
     name
 }
 
 /// `not_after` is the deadline of the claim by the server's clock, in ms; `trusted` the identity of the
 /// server that may grant it, `*` for any one that says which it is, empty for any.
-pub(super) fn claim(name: &str, claim: &Claim, not_after: u64, trusted: &str) -> Cmd {
-    let mut command = script::CLAIM.on(name, 9, 192 + claim.label.len());
-    command.arg(&claim.token.as_bytes()[..]).arg(print(claim.print.as_ref()));
-    command.arg(ms(claim.lease)).arg(ms(claim.hold));
-    match claim.takeover {
+pub(super) fn claim(name: &str, claim: &Claim, not_after: u64, trusted: &str) -> Command {
+    let command = script::CLAIM
+        .on(name, 9, 192 + claim.label.len())
+        .arg(claim.token.as_bytes())
+        .arg(print(claim.print.as_ref()))
+        .number(ms(claim.lease))
+        .number(ms(claim.hold));
+    let command = match claim.takeover {
         Takeover::Refuse => command.arg(""),
         Takeover::Any => command.arg("*"),
         Takeover::Only(mark) => command.arg(format!("{}:{}", mark.fence.get(), mark.stamp_ms)),
     };
-    match &claim.one_time {
-        Some(token) => command.arg(&token.as_bytes()[..]),
+    let command = match &claim.one_time {
+        Some(token) => command.arg(token.as_bytes()),
         None => command.arg(""),
     };
-    command.arg(trusted).arg(&claim.label[..]).arg(not_after);
-    command
+    command.arg(trusted).arg(&claim.label).number(not_after)
 }
 
 /// What makes the alias; for a look, which writes nothing, what looks whether it could be made.
-pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Script, Cmd) {
+pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Script, Command) {
     if claimed.is_look() {
         let (lease, hold) = (claimed.lease, claimed.hold);
         let look = Claim::new(alias.key, claimed.token, None, lease, hold, Duration::ZERO);
         return (&script::CLAIM, claim(name, &look, LOOK, ""));
     }
-    let mut command = script::BIND.on(name, 2, 64);
-    command.arg(ms(alias.ttl)).arg(&claimed.key.as_bytes()[..]);
-    (&script::BIND, command)
+    let command = script::BIND.on(name, 2, 64);
+    (&script::BIND, command.number(ms(alias.ttl)).arg(claimed.key.as_bytes()))
 }
 
 /// A record as it stands.
-pub(super) fn whole(name: &str) -> Cmd {
-    let mut command = Cmd::new();
-    command.arg("GETRANGE").arg(name).arg(0).arg(-1);
-    command
+pub(super) fn whole(name: &str) -> Command {
+    Command::new("GETRANGE").arg(name).number(0).number(-1)
 }
 
-pub(super) fn renew(name: &str, grant: &Grant) -> Cmd {
-    let mut command = script::RENEW.on(name, 8, 160 + grant.label.len());
-    command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-    command.arg(grant.fence.get()).arg(grant.attempt);
-    command.arg(ms(grant.lease)).arg(ms(grant.hold));
-    command.arg(&grant.label[..]).arg(letter(grant.previous));
-    command
+pub(super) fn renew(name: &str, grant: &Grant) -> Command {
+    script::RENEW
+        .on(name, 8, 160 + grant.label.len())
+        .arg(grant.token.as_bytes())
+        .arg(print(grant.print.as_ref()))
+        .number(grant.fence.get())
+        .number(grant.attempt)
+        .number(ms(grant.lease))
+        .number(ms(grant.hold))
+        .arg(&grant.label)
+        .arg(letter(grant.previous))
 }
 
-pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Cmd {
-    let mut command = script::COMPLETE.on(name, 6, 160 + kept.payload.len());
-    command.arg(&grant.token.as_bytes()[..]).arg(print(grant.print.as_ref()));
-    // As wide as the record's own columns, to be compared as they are.
-    command.arg(&column::<16>(grant.fence.get())[..]);
-    command.arg(&column::<6>(grant.attempt.into())[..]);
-    command.arg(ms(kept.retention)).arg(&kept.payload[..]);
-    command
+pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Command {
+    script::COMPLETE
+        .on(name, 6, 160 + kept.payload.len())
+        .arg(grant.token.as_bytes())
+        .arg(print(grant.print.as_ref()))
+        // As wide as the record's own columns, to be compared as they are.
+        .arg(column::<16>(grant.fence.get()))
+        .arg(column::<6>(grant.attempt.into()))
+        .number(ms(kept.retention))
+        .arg(&kept.payload)
 }
 
-pub(super) fn release(name: &str, release: &Release) -> Cmd {
-    let mut command = script::RELEASE.on(name, 8, 512);
+pub(super) fn release(name: &str, release: &Release) -> Command {
+    let command = script::RELEASE.on(name, 8, 512);
     match release {
         Release::Grant { grant, reason } => {
             let mode = match reason {
@@ -121,40 +121,52 @@ pub(super) fn release(name: &str, release: &Release) -> Cmd {
                 Reason::Failed => "F",
                 Reason::Unknown => "X",
             };
-            command.arg(&grant.token.as_bytes()[..]).arg(ms(grant.hold)).arg(mode);
-            command.arg(print(grant.print.as_ref()));
-            command.arg(grant.fence.get()).arg(grant.attempt);
-            command.arg(&grant.label[..]).arg(letter(grant.previous));
+            command
+                .arg(grant.token.as_bytes())
+                .number(ms(grant.hold))
+                .arg(mode)
+                .arg(print(grant.print.as_ref()))
+                .number(grant.fence.get())
+                .number(grant.attempt)
+                .arg(&grant.label)
+                .arg(letter(grant.previous))
         }
-        Release::CalledOff { token, hold, .. } => {
-            command.arg(&token.as_bytes()[..]).arg(ms(*hold)).arg("U");
-            command.arg(&NO_PRINT[..]).arg(0).arg(0);
-            command.arg("").arg(letter(Previous::Nothing));
-        }
+        Release::CalledOff { token, hold, .. } => command
+            .arg(token.as_bytes())
+            .number(ms(*hold))
+            .arg("U")
+            .arg(NO_PRINT)
+            .number(0)
+            .number(0)
+            .arg("")
+            .arg(letter(Previous::Nothing)),
     }
-    command
 }
 
-pub(super) fn resolve(name: &str, resolve: &Resolve) -> Cmd {
+pub(super) fn resolve(name: &str, resolve: &Resolve) -> Command {
     let (to, ttl, payload) = match &resolve.verdict {
         Verdict::Done(kept) => ("C", kept.retention, &kept.payload[..]),
         Verdict::NotDone { hold } => ("R", *hold, &[][..]),
     };
-    let mut command = script::RESOLVE.on(name, 7, 128 + payload.len());
-    command.arg(resolve.mark.fence.get()).arg(to).arg(ms(ttl)).arg(payload);
-    if resolve.force {
-        command.arg("1").arg("");
-    } else {
-        command.arg("0").arg(resolve.mark.stamp_ms);
-    }
-    command.arg(&resolve.token.as_bytes()[..]);
-    command
+    let command = script::RESOLVE
+        .on(name, 7, 128 + payload.len())
+        .number(resolve.mark.fence.get())
+        .arg(to)
+        .number(ms(ttl))
+        .arg(payload);
+    let command = match resolve.force {
+        true => command.arg("1").arg(""),
+        false => command.arg("0").number(resolve.mark.stamp_ms),
+    };
+    command.arg(resolve.token.as_bytes())
 }
 
-pub(super) fn issue(name: &str, issue: &Issue) -> Cmd {
-    let mut command = script::ISSUE.on(name, 3, 64);
-    command.arg(&issue.token.as_bytes()[..]).arg(print(issue.print.as_ref())).arg(ms(issue.ttl));
-    command
+pub(super) fn issue(name: &str, issue: &Issue) -> Command {
+    script::ISSUE
+        .on(name, 3, 64)
+        .arg(issue.token.as_bytes())
+        .arg(print(issue.print.as_ref()))
+        .number(ms(issue.ttl))
 }
 
 #[cfg(test)]

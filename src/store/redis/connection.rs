@@ -1,6 +1,7 @@
 //! One connection, and what is said over it.
 
 use std::{
+    borrow::Borrow,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -8,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Pipeline, Value};
-use tokio::sync::oneshot;
+use redis::Value;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Failure,
@@ -18,6 +19,7 @@ use super::{
     info::Info,
     origin::Greeting,
     reply,
+    resp::Command,
     session::Session,
 };
 
@@ -46,7 +48,7 @@ pub(super) enum Wire {
 
 impl Wire {
     /// Sends one command.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
         match self {
             Self::Own(session) => Ok(session.send(command).await?),
             Self::Given(given) => {
@@ -57,11 +59,14 @@ impl Wire {
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+        &self,
+        commands: &[C],
+    ) -> Result<Vec<Value>, Failure> {
         match self {
             Self::Own(session) => Ok(session.send_all(commands).await?),
             Self::Given(given) => {
-                let commands = commands.cmd_iter().map(RedisCommand::of).collect();
+                let commands = commands.iter().map(Borrow::borrow).map(RedisCommand::of).collect();
                 Ok(adapter::send(given, commands).await?)
             }
         }
@@ -92,9 +97,9 @@ impl Connection {
         self.generation
     }
 
-    /// The server's time in ms, or a little less.
-    pub(super) fn server_ms(&self) -> u64 {
-        self.clock.estimate()
+    /// The server's time in ms at this time of ours, or a little less.
+    pub(super) fn server_ms(&self, at: Instant) -> u64 {
+        self.clock.estimate(at)
     }
 
     /// How long the server has said nothing over it.
@@ -120,21 +125,22 @@ impl Connection {
 
     /// Asks for the server's time.
     pub(super) async fn server_time(&self) -> Result<u64, Failure> {
-        let mut time = Cmd::new();
-        time.arg("TIME");
-        match self.wire.send(&time).await? {
+        match self.wire.send(&Command::new("TIME")).await? {
             Value::ServerError(error) => Err(Failure::Server(error)),
             value => Ok(reply::time_ms(value).ok_or_else(|| reply::garbled("TIME"))?),
         }
     }
 
     /// Sends one command.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
         self.wire.send(command).await
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+        &self,
+        commands: &[C],
+    ) -> Result<Vec<Value>, Failure> {
         self.wire.send_all(commands).await
     }
 }

@@ -1,6 +1,7 @@
 //! What a store that may have lost records may still grant.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -19,7 +20,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What a [`RedisStore`](crate::RedisStore) does when it notices that records were lost: the key that
-/// it keeps for that is gone, after a flush, an eviction, or a restart without persistence.
+/// it keeps for that is gone, after a flush, an eviction, or a restart without persistence. In a cluster
+/// there is such a key on each primary, and a loss on one of them counts for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnDataLoss {
@@ -43,7 +45,13 @@ pub(super) struct Uneasy {
 
 impl Uneasy {
     pub(super) fn begin(&self) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.begin_at(Instant::now());
+    }
+
+    /// It is so since then, or since later.
+    pub(super) fn begin_at(&self, at: Instant) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = (*since).max(Some(at));
         self.is.store(true, Relaxed);
     }
 
@@ -52,17 +60,17 @@ impl Uneasy {
         self.since().is_some()
     }
 
-    fn since(&self) -> Option<Instant> {
-        if !self.is.load(Relaxed) {
+    /// Ever.
+    fn has_been(&self) -> bool {
+        self.is.load(Relaxed)
+    }
+
+    pub(super) fn since(&self) -> Option<Instant> {
+        if !self.has_been() {
             return None;
         }
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.filter(|since| since.elapsed() < REMEMBERED_FOR)
-    }
-
-    /// How long of `pause` is left.
-    fn left(&self, pause: Duration) -> Option<Duration> {
-        pause.checked_sub(self.since()?.elapsed())
     }
 }
 
@@ -70,17 +78,17 @@ impl Uneasy {
 pub(super) struct Guard {
     prefix: Arc<str>,
     pub(super) own: Own,
+    /// Of all servers, where they are several: what one has lost may be in slots that are another's by
+    /// the time it is asked for, and nobody can tell which those are.
     lost: Uneasy,
-    /// In a cluster, where each node would need one, and a name that stays with it.
-    has_no_canary: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     on_data_loss: OnDataLoss,
-    /// The canary as it was last seen or written.
-    canary: Option<String>,
+    /// The canaries by their names, each as it was last seen or written.
+    canaries: BTreeMap<String, String>,
     /// Nothing is granted until the loss is accepted.
     refusing: bool,
 }
@@ -107,7 +115,6 @@ impl Guard {
             prefix,
             own: Own::default(),
             lost: Uneasy::default(),
-            has_no_canary: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -117,15 +124,16 @@ impl Guard {
         &self.prefix
     }
 
-    /// There is no canary to look after.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn has_no_canary(&self) {
-        self.has_no_canary.store(true, Relaxed);
+    /// Whether the canary of this name is to be looked at, at a time when those that are known are, or
+    /// another.
+    pub(super) fn is_due(&self, canary: &str, known_are: bool) -> bool {
+        known_are || !self.state().canaries.contains_key(canary)
     }
 
-    /// Whether the canary is to be looked at, at a time when those that are known are, or another.
-    pub(super) fn is_due(&self, known_are: bool) -> bool {
-        !self.has_no_canary.load(Relaxed) && (known_are || self.state().canary.is_none())
+    /// Canaries that are not looked at any more are forgotten: they may expire.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn forget(&self, is_over: impl Fn(&str) -> bool) {
+        self.state().canaries.retain(|name, _| !is_over(name));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -141,23 +149,23 @@ impl Guard {
         self.state().on_data_loss
     }
 
-    /// The canary that should be there, if one is known.
-    pub(super) fn canary(&self) -> Option<String> {
-        self.state().canary.clone()
+    /// What the canary of this name should be, if that is known.
+    pub(super) fn canary(&self, name: &str) -> Option<String> {
+        self.state().canaries.get(name).cloned()
     }
 
-    /// This canary was found, or none.
-    pub(super) fn found(&self, there: &str) -> Found {
+    /// Under this name this canary was found, or none.
+    pub(super) fn found(&self, name: &str, there: &str) -> Found {
         let mut state = self.state();
-        let Some(known) = &state.canary else {
-            state.canary = (!there.is_empty()).then(|| there.to_owned());
+        let Some(known) = state.canaries.get(name) else {
+            state.saw(name, there);
             return Found::Known;
         };
         if there == known {
             return Found::Known;
         }
         if there.starts_with(ACCEPTED) && state.refusing {
-            *state = State { canary: Some(there.to_owned()), refusing: false, ..*state };
+            state.accept(name, there);
             return Found::Accepted;
         }
         if state.refusing {
@@ -165,8 +173,7 @@ impl Guard {
         }
         state.refusing = state.on_data_loss == OnDataLoss::Refuse;
         if !state.refusing {
-            // The next look makes a new one, if nobody else has.
-            state.canary = (!there.is_empty()).then(|| there.to_owned());
+            state.saw(name, there);
         }
         drop(state);
         self.lost.begin();
@@ -174,17 +181,25 @@ impl Guard {
     }
 
     /// Whoever looks after the server has accepted what was lost, and has written this canary.
-    pub(super) fn accepted(&self, canary: String) {
-        let mut state = self.state();
-        *state = State { canary: Some(canary), refusing: false, ..*state };
+    pub(super) fn accepted(&self, name: &str, canary: &str) {
+        self.state().accept(name, canary);
     }
 
-    /// What may be answered to this claim. `server` is about the server as such.
-    pub(super) fn gate(&self, server: &Uneasy, claim: &Claim) -> Gate {
-        if (!server.is.load(Relaxed) && !self.lost.is.load(Relaxed)) || claim.is_look() {
+    /// How long a verdict of *not done* is no use yet: what looks abandoned may be renewed, as far as the
+    /// renewals were lost. `changed` says since when the server is another one.
+    pub(super) fn holds_back(&self, changed: Option<Instant>, lease: Duration) -> Option<Duration> {
+        let since = changed.max(self.lost.since())?;
+        lease.checked_sub(since.elapsed())
+    }
+
+    /// What may be answered to this claim. `changed` says since when the server is another one.
+    pub(super) fn gate(&self, changed: Option<Instant>, claim: &Claim) -> Gate {
+        // A look that would take over asks whether it might.
+        if claim.is_look() && claim.takeover == Takeover::Refuse {
             return Gate::Open;
         }
-        let left = |pause| server.left(pause).max(self.lost.left(pause));
+        let since = changed.max(self.lost.since());
+        let left = |pause: Duration| pause.checked_sub(since?.elapsed());
         if let Some(left) = left(claim.lease / 3 + RENEWALS_MAY_LAG) {
             return Gate::Held(left);
         }
@@ -193,13 +208,31 @@ impl Guard {
         {
             return Gate::NoTakeover(left);
         }
-        let lost = self.lost.since().is_some();
+        // However long ago the loss is.
+        let refusing = || self.lost.has_been() && self.state().refusing;
         match claim.if_forgotten {
             // After a failover the last records may be lost though the canary lives.
-            IfForgotten::Tell if lost || server.since().is_some() => Gate::Told,
-            IfForgotten::AsTheStoreSays if lost && self.state().refusing => Gate::Refused,
+            IfForgotten::Tell if since.is_some() || refusing() => Gate::Told,
+            IfForgotten::AsTheStoreSays if refusing() => Gate::Refused,
             _ => Gate::Open,
         }
+    }
+}
+
+impl State {
+    /// The next look makes one where there is none, if nobody else has.
+    fn saw(&mut self, name: &str, canary: &str) {
+        match canary {
+            "" => drop(self.canaries.remove(name)),
+            _ => drop(self.canaries.insert(name.to_owned(), canary.to_owned())),
+        }
+    }
+
+    /// What was lost is accepted: the other canaries may be among it, and are met anew.
+    fn accept(&mut self, name: &str, canary: &str) {
+        self.canaries.clear();
+        self.saw(name, canary);
+        self.refusing = false;
     }
 }
 
@@ -218,13 +251,18 @@ pub(super) enum Gate {
 }
 
 impl Gate {
-    /// The claim as it may be sent.
-    pub(super) fn narrow(self, claim: &mut Claim) {
+    /// The claim as it may be sent, where it may not as it is.
+    pub(super) fn narrowed(self, claim: &Claim) -> Option<Claim> {
+        if self == Self::Open {
+            return None;
+        }
+        let mut narrowed = claim.clone();
         match self {
             Self::Open => {}
-            Self::NoTakeover(_) => claim.takeover = Takeover::Refuse,
-            Self::Held(_) | Self::Told | Self::Refused => claim.within = Duration::ZERO,
+            Self::NoTakeover(_) => narrowed.takeover = Takeover::Refuse,
+            Self::Held(_) | Self::Told | Self::Refused => narrowed.within = Duration::ZERO,
         }
+        Some(narrowed)
     }
 
     /// What is made of the answer.
@@ -254,92 +292,4 @@ pub(super) fn changed(left: Duration) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::{ClaimToken, RecordKey};
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn claim(lease: Duration) -> Claim {
-        let key = RecordKey::from_bytes([1; 32]);
-        Claim::new(key, ClaimToken::random(), None, lease, 60 * SECOND, SECOND)
-    }
-
-    fn changed_ago(ago: Duration) -> Uneasy {
-        let uneasy = Uneasy::default();
-        uneasy.begin();
-        *uneasy.since.lock().unwrap() = Instant::now().checked_sub(ago);
-        uneasy
-    }
-
-    #[test]
-    fn f7_a_new_server_grants_nothing_for_a_third_of_the_lease_and_takes_over_nothing_for_one() {
-        let guard = Guard::new("p:".into());
-        let lease = 30 * SECOND;
-        let gate = |ago, takeover| {
-            let mut claim = claim(lease);
-            claim.takeover = takeover;
-            guard.gate(&changed_ago(ago), &claim)
-        };
-        for takeover in [Takeover::Refuse, Takeover::Any] {
-            assert!(matches!(gate(SECOND, takeover), Gate::Held(left) if left <= 10 * SECOND));
-            assert!(matches!(gate(10 * SECOND, takeover), Gate::Held(_)));
-        }
-        assert_eq!(gate(12 * SECOND, Takeover::Refuse), Gate::Open);
-        assert!(
-            matches!(gate(29 * SECOND, Takeover::Any), Gate::NoTakeover(left) if left <= SECOND)
-        );
-        assert_eq!(gate(31 * SECOND, Takeover::Any), Gate::Open);
-        let mut look = claim(lease);
-        look.within = Duration::ZERO;
-        assert_eq!(guard.gate(&changed_ago(SECOND), &look), Gate::Open);
-        assert_eq!(guard.gate(&Uneasy::default(), &claim(lease)), Gate::Open);
-    }
-
-    #[test]
-    fn a_new_server_does_not_call_a_token_unknown_before_owners_could_write_again() {
-        let left = 10 * SECOND;
-        let held = Gate::Held(left).judge(Claimed::TokenUnknown).unwrap_err();
-        assert_eq!((held.kind(), held.retry_after()), (StoreErrorKind::Suspended, Some(left)));
-        for gate in [Gate::Open, Gate::NoTakeover(left), Gate::Told, Gate::Refused] {
-            assert!(matches!(gate.judge(Claimed::TokenUnknown), Ok(Claimed::TokenUnknown)));
-        }
-        // What is known is told all the while.
-        assert!(matches!(Gate::Held(left).judge(Claimed::Mismatch), Ok(Claimed::Mismatch)));
-    }
-
-    #[test]
-    fn a_canary_that_is_gone_or_another_is_a_loss_once() {
-        let guard = Guard::new("p:".into());
-        assert_eq!(guard.found("one"), Found::Known, "the first that is seen");
-        assert_eq!(guard.found("one"), Found::Known);
-        assert_eq!(guard.found(""), Found::Lost);
-        assert_eq!(guard.canary(), None, "the next look makes one");
-        assert_eq!(guard.found("two"), Found::Known);
-        assert_eq!(guard.found("three"), Found::Lost);
-        assert_eq!(guard.canary().as_deref(), Some("three"));
-    }
-
-    #[test]
-    fn a_loss_that_is_not_to_be_gone_over_is_refused_until_it_is_accepted() {
-        let guard = Guard::new("p:".into());
-        guard.on_data_loss(OnDataLoss::Refuse);
-        guard.found("one");
-        assert_eq!(guard.found(""), Found::Lost);
-        *guard.lost.since.lock().unwrap() = Instant::now().checked_sub(60 * SECOND);
-        let well = Uneasy::default();
-        let mut asked = claim(SECOND);
-        assert_eq!(guard.gate(&well, &asked), Gate::Refused);
-        assert_eq!(guard.found(""), Found::StillLost);
-        assert_eq!(guard.found("two"), Found::StillLost, "a process that has just started");
-        asked.if_forgotten = IfForgotten::Tell;
-        assert_eq!(guard.gate(&well, &asked), Gate::Told);
-        asked.if_forgotten = IfForgotten::Grant;
-        assert_eq!(guard.gate(&well, &asked), Gate::Open);
-        asked.if_forgotten = IfForgotten::AsTheStoreSays;
-        assert_eq!(guard.found("+three"), Found::Accepted);
-        assert_eq!(guard.gate(&well, &asked), Gate::Open);
-        asked.if_forgotten = IfForgotten::Tell;
-        assert_eq!(guard.gate(&well, &asked), Gate::Told, "what was lost is lost");
-    }
-}
+mod tests;

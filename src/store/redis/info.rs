@@ -1,17 +1,17 @@
 //! What a server says about itself in `INFO`.
 
-use redis::{Cmd, Value};
+use redis::Value;
+
+use super::resp::Command;
 
 /// The text of `INFO`, read field by field.
 #[derive(Clone, Debug)]
 pub(super) struct Info(String);
 
 impl Info {
-    pub(super) fn command() -> Cmd {
-        let mut command = Cmd::new();
+    pub(super) fn command() -> Command {
         // Without sections, since versions before 7.0 take only one.
-        command.arg("INFO");
-        command
+        Command::new("INFO")
     }
 
     /// `None` where the server does not say: many managed ones, and users without the right.

@@ -6,18 +6,22 @@
     expect(clippy::unused_self, reason = "a cluster needs it")
 )]
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
 };
 
-#[cfg(feature = "redis-cluster")]
-use super::cluster::Member;
 use super::{
+    again,
     guard::{Guard, Uneasy},
     info::Info,
     preflight::{Accepted, Findings, Level, Preflight, inspect},
 };
+#[cfg(feature = "redis-cluster")]
+use super::{cluster::Cluster, member::Member, origin::Place};
 use crate::telemetry;
 
 /// What is known of a server.
@@ -27,7 +31,17 @@ pub(super) struct Known {
     /// Which server the records are trusted to.
     identity: Mutex<Option<String>>,
     /// Another one than before has them now.
-    pub(super) changed: Uneasy,
+    changed: Uneasy,
+    /// How often that was so.
+    changes: AtomicU64,
+    /// After so many changes it has taken a write.
+    writable_after: AtomicU64,
+    /// It is a node of a cluster that may have come after another one, and its canary was not looked at.
+    #[cfg(feature = "redis-cluster")]
+    unseen: AtomicBool,
+    /// It has slots of a server of which that is so.
+    #[cfg(feature = "redis-cluster")]
+    inherited: Uneasy,
     guards: Mutex<Vec<Weak<Guard>>>,
     /// The server may have lost what this process has there, and has not been told it again.
     to_be_written: AtomicBool,
@@ -50,6 +64,12 @@ impl Known {
             fitness: Mutex::default(),
             identity: Mutex::default(),
             changed: Uneasy::default(),
+            changes: AtomicU64::new(0),
+            writable_after: AtomicU64::new(0),
+            #[cfg(feature = "redis-cluster")]
+            unseen: AtomicBool::new(false),
+            #[cfg(feature = "redis-cluster")]
+            inherited: Uneasy::default(),
             guards: Mutex::default(),
             to_be_written: AtomicBool::new(false),
             #[cfg(feature = "redis-cluster")]
@@ -89,9 +109,68 @@ impl Known {
     }
 
     fn has_changed(&self) {
+        self.changes.fetch_add(1, Relaxed);
         self.changed.begin();
         self.write_again();
         telemetry::server_changed(&self.address);
+    }
+
+    /// Since when there may be records that the server should have and has not, as far as it is no longer
+    /// the one it was, or has slots of one that is not. Until it takes writes that is now: a server that is
+    /// loading its data, or waits for its cluster or its replicas, lets no owner write again.
+    pub(super) fn changed(&self) -> Option<Instant> {
+        let changed = match self.has_taken_a_write() {
+            true => self.changed.since(),
+            false => Some(Instant::now()),
+        };
+        #[cfg(feature = "redis-cluster")]
+        return changed.max(self.inherited.since());
+        #[cfg(not(feature = "redis-cluster"))]
+        changed
+    }
+
+    /// Since it changed, or was first met where it may come after another one.
+    pub(super) fn has_taken_a_write(&self) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        if self.unseen.load(Relaxed) {
+            return false;
+        }
+        self.changes() == self.writable_after.load(Relaxed)
+    }
+
+    /// Its canaries were looked at.
+    pub(super) fn was_seen(&self) {
+        #[cfg(feature = "redis-cluster")]
+        self.unseen.store(false, Relaxed);
+    }
+
+    /// How often it has changed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// It has taken a write that was sent when it had changed so often.
+    pub(super) fn takes_writes(&self, changes: u64) {
+        if self.writable_after.swap(changes, Relaxed) != changes {
+            self.changed.begin();
+            self.write_again();
+        }
+    }
+
+    /// It has slots now of a server that has changed at that time.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn inherits(&self, changed: Instant) {
+        self.inherited.begin_at(changed);
+        self.write_again();
+    }
+
+    /// Records were lost: of a cluster's nodes it is not told which had them.
+    pub(super) fn lost(&self) {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = self.cluster() {
+            return cluster.write_again();
+        }
+        self.write_again();
     }
 
     /// The server may have lost what this process has there.
@@ -112,6 +191,7 @@ impl Known {
     pub(super) fn in_cluster(&self, member: Member) {
         // Said once, by whoever has made the link.
         let _ = self.member.set(member);
+        self.unseen.store(true, Relaxed);
     }
 
     /// Whether a record of this name is on this server.
@@ -123,6 +203,28 @@ impl Known {
         // Only a cluster needs it.
         let _ = name;
         true
+    }
+
+    /// The cluster it belongs to.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.member.get()?.cluster()
+    }
+
+    /// Where that knows it.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn place(&self) -> Option<Place> {
+        Some(self.member.get()?.place().clone())
+    }
+
+    /// The name of the key that is there for as long as nothing was lost. A node of a cluster may have
+    /// no slot for one, and then it has none for records either.
+    pub(super) fn canary(&self, guard: &Guard) -> Option<String> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(member) = self.member.get() {
+            return member.canary(guard);
+        }
+        Some(again::canary_name(guard.prefix(), 0))
     }
 
     /// What the server of a new connection says about itself, before anything can be claimed over it.

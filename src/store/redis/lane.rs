@@ -1,49 +1,75 @@
 //! What one call has of a connection: commands and scripts over it, each allowed to a slot that is being
 //! moved if the call was sent there.
 
-use redis::{Cmd, Pipeline, Value};
+use std::borrow::Borrow;
 
-use super::{Failure, connection::Connection, link::Link, refused, reply::Reply, script::Script};
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{
+    Failure, connection::Connection, link::Link, refused, reply::Reply, resp::Command,
+    script::Script,
+};
+
+/// Says that the sender knows that a slot is being moved.
+fn asking() -> Command {
+    Command::new("ASKING")
+}
 
 /// A connection, lent to one call.
 #[derive(Clone, Copy)]
 pub(super) struct Lane<'a> {
     pub(super) link: &'a Link,
     pub(super) connection: &'a Connection,
+    /// When it was lent.
+    pub(super) since: Instant,
     /// The slot is being moved to this node: each command must say that it knows.
     asking: bool,
 }
 
 impl<'a> Lane<'a> {
-    pub(super) fn new(link: &'a Link, connection: &'a Connection, asking: bool) -> Self {
-        Self { link, connection, asking }
+    pub(super) fn new(
+        link: &'a Link,
+        connection: &'a Connection,
+        since: Instant,
+        asking: bool,
+    ) -> Self {
+        Self { link, connection, since, asking }
+    }
+
+    /// The server's time in ms when it was lent, or a little less.
+    pub(super) fn server_ms(&self) -> u64 {
+        self.connection.server_ms(self.since)
     }
 
     /// Sends one command.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
         if !self.asking {
             return self.connection.send(command).await;
         }
-        let mut commands = Pipeline::with_capacity(2);
-        commands.cmd("ASKING").add_command(command.clone());
-        let mut answers = self.connection.send_all(&commands).await?;
+        let mut answers = self.connection.send_all(&[&asking(), command]).await?;
         Ok(answers.pop().unwrap_or_default())
     }
 
     /// Sends one command and what is to be asked after it, in one write.
-    pub(super) async fn send_then(&self, command: &Cmd, then: &Cmd) -> Result<[Value; 2], Failure> {
-        let mut commands = Pipeline::with_capacity(3);
-        if self.asking {
-            commands.cmd("ASKING");
-        }
-        commands.add_command(command.clone()).add_command(then.clone());
-        let mut answers = self.connection.send_all(&commands).await?;
+    pub(super) async fn send_then(
+        &self,
+        command: &Command,
+        then: &Command,
+    ) -> Result<[Value; 2], Failure> {
+        let asking = asking();
+        let commands = [&asking, command, then];
+        let commands = if self.asking { &commands[..] } else { &commands[1..] };
+        let mut answers = self.connection.send_all(commands).await?;
         let then = answers.pop().unwrap_or_default();
         Ok([answers.pop().unwrap_or_default(), then])
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+        &self,
+        commands: &[C],
+    ) -> Result<Vec<Value>, Failure> {
         self.connection.send_all(commands).await
     }
 
@@ -51,7 +77,7 @@ impl<'a> Lane<'a> {
     pub(super) async fn run(
         &self,
         script: &'static Script,
-        command: &Cmd,
+        command: &Command,
     ) -> Result<Reply, Failure> {
         let mut answer = self.send(command).await?;
         if refused::is_no_script(&answer) {

@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     adapter::RedisTrouble,
+    again,
     breaker::{Admission, Breaker, Trial},
     connection::Connection,
     known::Known,
@@ -117,6 +118,13 @@ impl Link {
         &self.address
     }
 
+    /// The connection, if there is one and nothing speaks against it.
+    pub(super) fn ready(&self) -> Option<Lent<'_>> {
+        let Admission::Free = self.breaker.admit() else { return None };
+        let Status::Up(connection) = &*self.status.borrow() else { return None };
+        Some(Lent { connection: connection.clone(), _trial: None })
+    }
+
     /// The connection. Waits while somebody is connecting; is told at once why there is none while
     /// a failed attempt is not long ago, or the server has failed again and again.
     ///
@@ -163,6 +171,12 @@ impl Link {
             self.address
         );
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
+    }
+
+    /// Connects although nobody calls.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn keep(self: &Arc<Self>) {
+        self.connect_unless_somebody_does();
     }
 
     fn connect_unless_somebody_does(self: &Arc<Self>) {
@@ -318,6 +332,7 @@ impl Task {
             Ok(Ok(greeting)) => {
                 let (watched, replaced) = oneshot::channel();
                 let connection = Connection::new(greeting, self.generation, watched);
+                again::first(&link, &connection).await;
                 if let Some(connection) = link.up(connection) {
                     drop(link);
                     pulse::watch(&self.link, connection, replaced).await;
@@ -348,7 +363,6 @@ impl Task {
 impl Link {
     /// A connection is there, unless its attempt was taken for stopped.
     fn up(&self, connection: Connection) -> Option<Weak<Connection>> {
-        self.known.greeted(connection.info());
         let generation = connection.generation();
         let connection = Arc::new(connection);
         let weak = Arc::downgrade(&connection);

@@ -4,6 +4,7 @@ mod adapter;
 mod again;
 mod breaker;
 mod call;
+mod claim;
 mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
@@ -14,6 +15,10 @@ mod info;
 mod known;
 mod lane;
 mod link;
+#[cfg(feature = "redis-cluster")]
+mod listing;
+#[cfg(feature = "redis-cluster")]
+mod member;
 mod origin;
 mod own;
 mod preflight;
@@ -21,6 +26,7 @@ mod pulse;
 mod reach;
 mod refused;
 mod reply;
+mod resp;
 mod scan;
 mod script;
 #[cfg(feature = "redis-sentinel")]
@@ -44,7 +50,14 @@ pub use self::{
     preflight::{Finding, Level, Preflight},
     servers::RedisServers,
 };
-use self::{call::Failure, guard::Guard, link::Link, origin::Origin, reach::Reach, wait::Wait};
+use self::{
+    call::{Call, Failure},
+    guard::Guard,
+    link::Link,
+    origin::Origin,
+    reach::Reach,
+    wait::Wait,
+};
 use super::StoreError;
 
 /// Records in Redis (6.2 or newer) or Valkey, shared by all processes that use the same server and
@@ -169,7 +182,9 @@ impl RedisStore {
     /// not set. Clones that were made before do the same.
     ///
     /// It is noticed by a key of the store's own, `<prefix>:canary`, which is looked at each five
-    /// seconds and after each connect. The first process that comes to an empty server writes it.
+    /// seconds and after each connect. The first process that comes to an empty server writes it. In a
+    /// cluster each primary has one, the others with a number behind that; what one primary has lost is
+    /// refused in all of the cluster, since its slots may be another's when they are asked for.
     #[must_use]
     pub fn on_data_loss(self, choice: OnDataLoss) -> Self {
         self.guard.on_data_loss(choice);
@@ -184,8 +199,10 @@ impl RedisStore {
     ///
     /// When the server cannot be asked.
     pub async fn accept_data_loss(&self) -> Result<(), StoreError> {
-        let accept = again::Accept(&self.guard);
-        self.reach.call("canary", self.guard.prefix(), self.call_within, &accept).await
+        // There is always one of this name, and all processes look at it.
+        let name = again::canary_name(self.guard.prefix(), 0);
+        let accept = again::Accept { guard: &self.guard, name: &name };
+        self.reach.call(&Call::new("canary", self.call_within), &name, &accept).await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use redis::{Pipeline, Value};
+use redis::Value;
 use tokio::net::TcpStream;
 
 #[cfg(feature = "redis-sentinel")]
@@ -13,6 +13,7 @@ use super::{
     connection::Wire,
     info::Info,
     refused, reply,
+    resp::Command,
     servers::Target,
     session::{Broken, Session},
     tls::Tls,
@@ -128,17 +129,17 @@ pub(super) async fn dial(target: &Target, tls: Option<&Tls>) -> Result<Wire, Fai
 }
 
 /// Who we are, and which database it is.
-fn log_in(target: &Target) -> Pipeline {
-    let (mut commands, login) = (Pipeline::new(), &target.login);
+fn log_in(target: &Target) -> Vec<Command> {
+    let (mut commands, login) = (Vec::new(), &target.login);
     if let Some(password) = login.password() {
-        let command = commands.cmd("AUTH");
-        match login.username() {
+        let command = Command::new("AUTH");
+        commands.push(match login.username() {
             Some(user) => command.arg(user).arg(password),
             None => command.arg(password),
-        };
+        });
     }
     if login.db() != 0 {
-        commands.cmd("SELECT").arg(login.db());
+        commands.push(Command::new("SELECT").number(login.db()));
     }
     commands
 }
@@ -157,10 +158,8 @@ pub(super) async fn greet(wire: Wire) -> Result<Greeting, Failure> {
 }
 
 /// The server's time, and what it says about itself.
-pub(super) fn greeting() -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2);
-    commands.cmd("TIME").add_command(Info::command());
-    commands
+pub(super) fn greeting() -> [Command; 2] {
+    [Command::new("TIME"), Info::command()]
 }
 
 /// What [`greeting`] was answered.

@@ -2,10 +2,12 @@
 //! minute. A server that has lost them is told them again.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+use rustc_hash::FxHashMap;
 
 use crate::{
     record::{ClaimToken, Grant},
@@ -26,7 +28,8 @@ pub(super) struct Own(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    grants: HashMap<ClaimToken, Held>,
+    /// Tokens are random, and of our own making.
+    grants: FxHashMap<ClaimToken, Held>,
     /// As many grants are looked through for those that are over.
     look_through_at: usize,
     done: VecDeque<Done>,
@@ -78,14 +81,15 @@ impl Own {
         let mut inner = self.inner();
         inner.grants.remove(&grant.token);
         inner.bytes += kept.payload.len();
-        inner.done.push_back(Done { at: Instant::now(), grant: grant.clone(), kept });
-        inner.forget();
+        let now = Instant::now();
+        inner.done.push_back(Done { at: now, grant: grant.clone(), kept });
+        inner.forget(now);
     }
 
     /// The grants that are held, and what was completed.
     pub(super) fn all(&self) -> (Vec<Grant>, Vec<(Grant, Kept)>) {
         let mut inner = self.inner();
-        inner.forget();
+        inner.forget(Instant::now());
         let held = inner.grants.values().filter(|held| !held.is_over());
         let held = held.map(|held| held.grant.clone()).collect();
         let done = inner.done.iter().map(|done| (done.grant.clone(), done.kept.clone())).collect();
@@ -94,9 +98,9 @@ impl Own {
 }
 
 impl Inner {
-    fn forget(&mut self) {
+    fn forget(&mut self, now: Instant) {
         while let Some(oldest) = self.done.front()
-            && (oldest.at.elapsed() > COMPLETIONS_FOR
+            && (now.duration_since(oldest.at) > COMPLETIONS_FOR
                 || self.done.len() > COMPLETIONS_AT_MOST
                 || self.bytes > BYTES_AT_MOST)
         {

@@ -4,7 +4,10 @@
 
 use std::{sync::Weak, time::Duration};
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use super::{again, connection::Connection, lane::Lane, link::Link, origin::explain};
 use crate::store::{StoreError, StoreErrorKind};
@@ -29,7 +32,8 @@ pub(super) async fn watch(
     for look in 0.. {
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
         if !link.is_side() {
-            again::attend(Lane::new(&link, &connection, false), look % CANARY_EACH == 0).await;
+            let lane = Lane::new(&link, &connection, Instant::now(), false);
+            again::attend(&lane, look % CANARY_EACH == 0).await;
         }
         // Not at once: until then the program may say what it accepts.
         if look == 1 && !link.is_side() {

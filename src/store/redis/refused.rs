@@ -42,6 +42,17 @@ pub(super) fn is_read_only(error: &ServerError) -> bool {
     code_of(error) == "READONLY"
 }
 
+/// This node of a cluster has done nothing: another one has the slot, or will have it.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn is_elsewhere(error: &ServerError) -> bool {
+    ["MOVED", "ASK", "TRYAGAIN"].contains(&code_of(error))
+}
+
+/// What is there under this name is no string.
+pub(super) fn is_wrong_type(error: &ServerError) -> bool {
+    code_of(error) == "WRONGTYPE"
+}
+
 /// The server answered `what` with an error.
 pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
     let code = code_of(error);

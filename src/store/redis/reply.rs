@@ -14,6 +14,8 @@ use crate::{
     },
 };
 
+/// The widest column.
+const COLUMN: usize = 16;
 /// A record begins with so many bytes, then comes what it holds.
 const HEADER: usize = 90;
 /// Where the stamp, the fence and the attempts of a record stand.
@@ -66,15 +68,20 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// A number of decimals alone: no sign, no space.
+/// A number of decimals alone: no sign, no space, no more of them than a record's columns have.
 pub(super) fn decimal(decimals: &[u8]) -> Option<u64> {
-    let (first, rest) = decimals.split_first()?;
-    rest.iter()
-        .try_fold(digit(*first)?, |number, next| number.checked_mul(10)?.checked_add(digit(*next)?))
-}
-
-fn digit(byte: u8) -> Option<u64> {
-    byte.is_ascii_digit().then(|| u64::from(byte - b'0'))
+    // That many cannot overflow, and SCAN's cursors have one or two more.
+    if !(1..=COLUMN).contains(&decimals.len()) {
+        return str::from_utf8(decimals).ok().filter(|text| !text.starts_with('+'))?.parse().ok();
+    }
+    let mut number = 0;
+    let mut all_digits = true;
+    for byte in decimals {
+        let digit = byte.wrapping_sub(b'0');
+        all_digits &= digit < 10;
+        number = number * 10 + u64::from(digit);
+    }
+    all_digits.then_some(number)
 }
 
 /// The state of a record's letter; `-` is none.
@@ -161,7 +168,7 @@ impl Reply {
     }
 
     fn number(&mut self) -> Result<u64, StoreError> {
-        self.column::<16>()
+        self.column::<COLUMN>()
     }
 
     fn attempt(&mut self) -> Result<u32, StoreError> {

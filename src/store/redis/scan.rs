@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 
-use super::reply::{decimal, garbled, number, state, time_ms};
+#[cfg(feature = "redis-cluster")]
+use super::{Failure, lane::Lane, refused::is_elsewhere};
+use super::{
+    reply::{decimal, garbled, number, state, time_ms},
+    resp::Command,
+};
 use crate::{
     record::{Fence, Mark, RecordKey, State},
     store::{Cursor, Listed, StoreError},
@@ -19,42 +24,19 @@ const HEAD_ENDS_AT: usize = HEADER + 256 - 1;
 /// A page larger than this would keep the server from its other work.
 const KEYS_AT_MOST: usize = 1000;
 
-/// Which node of a cluster a listing has come to, and how far there; of one server there is one.
-pub(super) fn node(from: &Cursor, in_cluster: bool) -> Result<(usize, Cursor), StoreError> {
-    let bytes = from.as_bytes();
-    if !in_cluster || bytes.is_empty() {
-        return Ok((0, from.clone()));
-    }
-    let at = bytes.iter().position(|byte| *byte == b':').ok_or_else(|| garbled("scan"))?;
-    let nth = decimal(&bytes[..at]).and_then(|nth| usize::try_from(nth).ok());
-    let nth = nth.ok_or_else(|| garbled("scan"))?;
-    Ok((nth, Cursor::from_bytes(Bytes::copy_from_slice(&bytes[at + 1..]))))
-}
-
-/// Where a listing goes on: at the same node, or the one after it.
-pub(super) fn next_node(nth: usize, next: Option<Cursor>, nodes: usize) -> Option<Cursor> {
-    let (nth, from) = match next {
-        Some(next) => (nth, next),
-        None if nth + 1 < nodes => (nth + 1, Cursor::START),
-        None => return None,
-    };
-    let mut cursor = format!("{nth}:").into_bytes();
-    cursor.extend_from_slice(from.as_bytes());
-    Some(Cursor::from_bytes(Bytes::from(cursor)))
-}
-
 /// The server's time, and the next keys.
-pub(super) fn page(prefix: &str, from: &Cursor, at_most: usize) -> Result<Pipeline, StoreError> {
+pub(super) fn page(
+    prefix: &str,
+    from: &Cursor,
+    at_most: usize,
+) -> Result<[Command; 2], StoreError> {
     let cursor = match &from.as_bytes()[..] {
         [] => 0,
         bytes => decimal(bytes).ok_or_else(|| garbled("scan"))?,
     };
-    let mut scan = Cmd::new();
-    scan.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern(prefix));
-    scan.arg("COUNT").arg(at_most.clamp(1, KEYS_AT_MOST));
-    let mut commands = Pipeline::with_capacity(2);
-    commands.cmd("TIME").add_command(scan);
-    Ok(commands)
+    let scan = Command::new("SCAN").number(cursor).arg("MATCH").arg(pattern(prefix));
+    let scan = scan.arg("COUNT").number(at_most.clamp(1, KEYS_AT_MOST));
+    Ok([Command::new("TIME"), scan])
 }
 
 /// Every key that starts with `prefix`, whatever characters it has.
@@ -98,13 +80,48 @@ fn key_of(prefix: &str, name: &[u8]) -> Option<RecordKey> {
 }
 
 /// The head and the time left of each key.
-pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(2 * keys.len());
-    for (_, name) in keys {
-        commands.cmd("GETRANGE").arg(name).arg(0).arg(HEAD_ENDS_AT);
-        commands.cmd("PTTL").arg(name);
+pub(super) fn heads(keys: &[(RecordKey, Vec<u8>)]) -> Vec<Command> {
+    keys.iter().flat_map(|(_, name)| [head(name), left(name)]).collect()
+}
+
+fn head(name: &[u8]) -> Command {
+    Command::new("GETRANGE").arg(name).number(0).number(HEAD_ENDS_AT)
+}
+
+fn left(name: &[u8]) -> Command {
+    Command::new("PTTL").arg(name)
+}
+
+/// Keys of a slot that is being moved to this node are listed by it, and told to those alone who say that
+/// they know of the move.
+#[cfg(feature = "redis-cluster")]
+pub(super) async fn arriving(
+    lane: &Lane<'_>,
+    keys: &[(RecordKey, Vec<u8>)],
+    mut answers: Vec<Value>,
+) -> Result<Vec<Value>, Failure> {
+    let asking = || Command::new("ASKING");
+    let mut commands = Vec::new();
+    let mut which = Vec::new();
+    for (pair, (_, name)) in answers.chunks_exact_mut(2).zip(keys) {
+        let is_elsewhere =
+            |answer: &Value| matches!(answer, Value::ServerError(error) if is_elsewhere(error));
+        if pair.iter().any(is_elsewhere) {
+            commands.extend([asking(), head(name), asking(), left(name)]);
+            which.push(pair);
+        }
     }
-    commands
+    if which.is_empty() {
+        return Ok(answers);
+    }
+    let mut told = lane.send_all(&commands).await?.into_iter();
+    for pair in which {
+        for answer in pair {
+            // Between two answers there is the one to `ASKING`.
+            *answer = told.nth(1).unwrap_or_default();
+        }
+    }
+    Ok(answers)
 }
 
 /// The records among what [`heads`] was answered: what is gone by now, or is no record of ours, is

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
@@ -10,6 +10,7 @@ use super::{
     info::Info,
     origin::{Greeting, Place, dial, explain, greet},
     reply,
+    resp::Command,
     servers::Target,
     tls::Tls,
 };
@@ -111,8 +112,7 @@ impl Sentinels {
 /// Asks one sentinel; `None` if it does not know the name.
 async fn ask(sentinel: &Target, tls: Option<&Tls>, name: &str) -> Result<Option<Named>, Failure> {
     let wire = dial(sentinel, tls).await?;
-    let mut command = Cmd::new();
-    command.arg("SENTINEL").arg("MASTER").arg(name);
+    let command = Command::new("SENTINEL").arg("MASTER").arg(name);
     let fields = match wire.send(&command).await? {
         Value::ServerError(error)
             if error.details().is_some_and(|text| text.contains("No such")) =>
@@ -147,9 +147,7 @@ async fn is_replica(greeting: &Greeting) -> Result<bool, Failure> {
     if let Some(info) = &greeting.info {
         return Ok(Info::is_replica(info));
     }
-    let mut role = Cmd::new();
-    role.arg("ROLE");
-    match greeting.wire.send(&role).await? {
+    match greeting.wire.send(&Command::new("ROLE")).await? {
         Value::Array(fields) => {
             Ok(!matches!(fields.first(), Some(Value::BulkString(role)) if role == b"master"))
         }

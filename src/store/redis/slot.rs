@@ -1,5 +1,7 @@
 //! Which slot of a cluster a key is in, and whose it is.
 
+use std::collections::HashSet;
+
 use super::origin::Place;
 
 /// How many slots a cluster has.
@@ -8,12 +10,19 @@ pub(super) const SLOTS: u16 = 16_384;
 /// The slot of a key: of what stands between its first braces, if there is anything between them, else
 /// of all of it.
 pub(super) fn slot(name: &[u8]) -> u16 {
-    let tag = name.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = &name[open + 1..];
-        let length = rest.iter().position(|byte| *byte == b'}')?;
-        (length > 0).then(|| &rest[..length])
-    });
-    crc16(tag.unwrap_or(name)) % SLOTS
+    crc16(tag(name).unwrap_or(name)) % SLOTS
+}
+
+fn tag(name: &[u8]) -> Option<&[u8]> {
+    let open = name.iter().position(|byte| *byte == b'{')?;
+    let rest = &name[open + 1..];
+    let length = rest.iter().position(|byte| *byte == b'}')?;
+    (length > 0).then(|| &rest[..length])
+}
+
+/// Whether all that begins with this prefix is in one slot.
+pub(super) fn has_tag(prefix: &str) -> bool {
+    tag(prefix.as_bytes()).is_some()
 }
 
 /// CRC-16 with the polynomial 0x1021, starting at 0 and reflected nowhere, as the cluster's specification
@@ -74,14 +83,20 @@ impl Slots {
         u16::try_from(number).unwrap_or(u16::MAX)
     }
 
-    /// All slots anew.
-    pub(super) fn replace(&mut self, owners: Vec<(u16, u16, Place)>) {
-        self.owners = vec![None; usize::from(SLOTS)];
-        self.nodes.clear();
+    /// All slots anew; from which nodes to which others some have moved.
+    pub(super) fn replace(&mut self, owners: Vec<(u16, u16, Place)>) -> HashSet<(Place, Place)> {
+        let mut next = Self { owners: vec![None; usize::from(SLOTS)], nodes: Vec::new() };
         for (first, last, place) in owners {
-            let node = self.number(place);
-            self.owners[usize::from(first)..=usize::from(last)].fill(Some(node));
+            let node = next.number(place);
+            next.owners[usize::from(first)..=usize::from(last)].fill(Some(node));
         }
+        let before = std::mem::replace(self, next);
+        let pairs: HashSet<_> = before.owners.iter().zip(&self.owners).collect();
+        let places = pairs.into_iter().filter_map(|(from, to)| {
+            let (from, to) = (usize::from((*from)?), usize::from((*to)?));
+            Some((before.nodes[from].clone(), self.nodes[to].clone()))
+        });
+        places.filter(|(from, to)| from != to).collect()
     }
 
     /// The nodes that have slots, or had when all were last told.
@@ -124,6 +139,7 @@ mod tests {
         assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
         assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
         assert_eq!(slot(b"foo{bar"), crc16(b"foo{bar") % SLOTS);
+        assert!(has_tag("{shop}:") && has_tag("a{b}c:") && !has_tag("shop{}:") && !has_tag("a{b:"));
     }
 
     #[test]
@@ -131,12 +147,14 @@ mod tests {
         let place = |port| Place::Tcp("n".into(), port);
         let mut map = Slots::default();
         assert_eq!(map.owner(0), None);
-        map.replace(vec![(0, 8191, place(1)), (8192, 16_383, place(2))]);
+        let moved = map.replace(vec![(0, 8191, place(1)), (8192, 16_383, place(2))]);
+        assert_eq!(moved, HashSet::new());
         assert_eq!((map.owner(8191), map.owner(8192)), (Some(&place(1)), Some(&place(2))));
         map.set(8191, place(3));
         assert_eq!((map.owner(8190), map.owner(8191)), (Some(&place(1)), Some(&place(3))));
         assert_eq!(map.in_order(), [place(1), place(3), place(2)]);
-        map.replace(vec![(0, 100, place(2))]);
+        let moved = map.replace(vec![(0, 100, place(2))]);
+        assert_eq!(moved, HashSet::from([(place(1), place(2))]), "what is nobody's moved nowhere");
         assert_eq!((map.owner(100), map.owner(101)), (Some(&place(2)), None));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
-use super::{Failure, command, lane::Lane, refused, reply::Reply, script};
+use super::{Failure, command, lane::Lane, refused, reply::Reply, resp::Command, script};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// How many replicas must have a claim before it counts, and how long that may take.
@@ -16,18 +16,16 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Never longer than half of a call: what takes a whole one is taken for a dead connection.
-    fn command(self, call_within: Duration) -> Cmd {
-        let mut wait = Cmd::new();
+    fn command(self, call_within: Duration) -> Command {
         let within = self.within.min(call_within / 2);
-        wait.arg("WAIT").arg(self.replicas).arg(command::ms(within));
-        wait
+        Command::new("WAIT").number(self.replicas).number(command::ms(within))
     }
 
     /// Claims, and waits, in one trip.
     pub(super) async fn claim(
         self,
-        lane: Lane<'_>,
-        claim: &Cmd,
+        lane: &Lane<'_>,
+        claim: &Command,
         call_within: Duration,
     ) -> Result<Reply, Failure> {
         let wait = self.command(call_within);
@@ -44,7 +42,7 @@ impl Wait {
     }
 
     /// Waits for what was written before over this connection.
-    pub(super) async fn after(self, lane: Lane<'_>, call_within: Duration) -> Result<(), Failure> {
+    pub(super) async fn after(self, lane: &Lane<'_>, call_within: Duration) -> Result<(), Failure> {
         let had = lane.send(&self.command(call_within)).await?;
         self.judge(had)
     }

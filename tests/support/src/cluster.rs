@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::time::sleep;
 
-use crate::{RedisServer, database::free_port};
+use crate::{RedisBuilder, RedisServer, database::free_port};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const SLOTS: u16 = 16_384;
@@ -25,17 +25,29 @@ impl RedisCluster {
     ///
     /// When there is no `redis-server` (7.0 or newer), or it does not get ready.
     pub async fn start(with_replicas: bool) -> Self {
+        Self::start_with(with_replicas, |node| node).await
+    }
+
+    /// The same of nodes with settings of their own.
+    ///
+    /// # Panics
+    ///
+    /// The same.
+    pub async fn start_with(
+        with_replicas: bool,
+        settings: impl Fn(RedisBuilder) -> RedisBuilder,
+    ) -> Self {
         let mut nodes = Vec::new();
         let mut buses = Vec::new();
         for _ in 0..if with_replicas { 6 } else { 3 } {
             let bus = free_port().await;
-            nodes.push(RedisServer::builder().cluster_node(bus).start().await);
+            nodes.push(settings(RedisServer::builder().cluster_node(bus)).start().await);
             buses.push(bus);
         }
         let cluster = Self { nodes };
         for (nth, node) in cluster.nodes.iter().enumerate() {
             ok(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
-            let port = node.address().port().to_string();
+            let port = node.port_for_servers().to_string();
             let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &buses[nth].to_string()];
             ok(&cluster.nodes[0], &meet).await;
         }
@@ -84,7 +96,7 @@ impl RedisCluster {
 
     /// The slot of a key.
     pub async fn slot(&self, name: &str) -> u16 {
-        match self.nodes[0].command(&["CLUSTER", "KEYSLOT", name]).await {
+        match self.command(&["CLUSTER", "KEYSLOT", name]).await {
             Value::Int(slot) => slot.try_into().expect("a slot"),
             other => panic!("{other:?}"),
         }
@@ -126,14 +138,14 @@ impl RedisCluster {
         ok(&self.nodes[from], &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]).await;
     }
 
-    /// Moves the keys, and then the slot.
+    /// Moves the keys, and not the slot.
     ///
     /// # Panics
     ///
     /// When a node refuses.
-    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, target) = (slot.to_string(), self.id(to).await);
-        let port = self.nodes[to].address().port().to_string();
+    pub async fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        let port = self.nodes[to].port_for_servers().to_string();
         loop {
             let keys = ["CLUSTER", "GETKEYSINSLOT", &slot, "10"];
             let Value::Array(keys) = self.nodes[from].command(&keys).await else {
@@ -149,6 +161,16 @@ impl RedisCluster {
                 assert!(matches!(answer, Value::Okay | Value::SimpleString(_)), "{answer:?}");
             }
         }
+    }
+
+    /// Moves the keys, and then the slot.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        self.move_keys(slot, from, to).await;
+        let (slot, target) = (slot.to_string(), self.id(to).await);
         for nth in [to, from] {
             ok(&self.nodes[nth], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
         }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Directory, Signal, database::free_port, send_signal};
+use crate::{Certificates, Directory, Signal, database::free_port, send_signal};
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -24,6 +24,7 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 pub struct RedisServer {
     child: Option<Child>,
     port: u16,
+    tls_port: Option<u16>,
     directory: Directory,
     arguments: Vec<String>,
 }
@@ -32,6 +33,7 @@ pub struct RedisServer {
 #[derive(Debug)]
 pub struct Builder {
     port: Option<u16>,
+    tls_port: Option<u16>,
     arguments: Vec<String>,
 }
 
@@ -48,7 +50,7 @@ impl RedisServer {
     /// One with other settings.
     pub fn builder() -> Builder {
         let fixed = ["--save", "", "--bind", "127.0.0.1", "--daemonize", "no", "--logfile", ""];
-        Builder { port: None, arguments: fixed.map(str::to_owned).to_vec() }
+        Builder { port: None, tls_port: None, arguments: fixed.map(str::to_owned).to_vec() }
     }
 
     /// Where it listens.
@@ -59,6 +61,20 @@ impl RedisServer {
     /// Its URL.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
+    }
+
+    /// Its port for TLS, if it has one.
+    ///
+    /// # Panics
+    ///
+    /// When it has none.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("it was started with certificates")
+    }
+
+    /// Where other servers reach it: by TLS, if it has a port for that.
+    pub fn port_for_servers(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
     }
 
     /// Kills it on the spot (SIGKILL), and waits until it is gone.
@@ -133,7 +149,11 @@ impl RedisServer {
             Value::BulkString(name) => String::from_utf8_lossy(&name).into_owned(),
             other => panic!("{other:?} is no name"),
         };
-        names.into_iter().map(name).filter(|name| !name.ends_with(":canary")).collect()
+        let is_canary = |name: &String| {
+            let last = name.rsplit(':').next();
+            last.is_some_and(|last| last == "canary" || last.starts_with("canary."))
+        };
+        names.into_iter().map(name).filter(|name| !is_canary(name)).collect()
     }
 
     async fn run(&mut self) {
@@ -193,6 +213,28 @@ impl Builder {
             .argument("--repl-diskless-sync-delay", "0")
     }
 
+    /// With a port for TLS besides, over which it talks to other servers too. `clients` is `yes` where they
+    /// must have a certificate.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates, clients: &str) -> Self {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
+        let port = free.expect("there is a free port").port();
+        self.tls_port = Some(port);
+        let [chain, key, authority] = ["server.pem", "server.key", "ca.pem"]
+            .map(|file| certificates.path(file).display().to_string());
+        self.argument("--tls-port", &port.to_string())
+            .argument("--tls-cert-file", &chain)
+            .argument("--tls-key-file", &key)
+            .argument("--tls-ca-cert-file", &authority)
+            .argument("--tls-auth-clients", clients)
+            .argument("--tls-replication", "yes")
+            .argument("--tls-cluster", "yes")
+    }
+
     /// On this port, in place of a free one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
@@ -210,8 +252,9 @@ impl Builder {
             Some(port) => port,
             None => free_port().await,
         };
-        let arguments = self.arguments;
-        let mut server = RedisServer { child: None, port, directory: Directory::new(), arguments };
+        let Self { tls_port, arguments, .. } = self;
+        let directory = Directory::new();
+        let mut server = RedisServer { child: None, port, tls_port, directory, arguments };
         server.run().await;
         server
     }

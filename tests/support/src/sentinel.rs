@@ -10,7 +10,7 @@ use std::{
 use redis::Value;
 use tokio::time::sleep;
 
-use crate::{Directory, RedisServer, database::free_port, redis_server::pings};
+use crate::{Certificates, Directory, RedisServer, database::free_port, redis_server::pings};
 
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
@@ -19,6 +19,7 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 pub struct Sentinels {
     children: Vec<Child>,
     ports: Vec<u16>,
+    tls_ports: Vec<u16>,
     _directory: Directory,
 }
 
@@ -32,17 +33,41 @@ impl Sentinels {
     ///
     /// When there is no `redis-server`, or they do not get to know each other.
     pub async fn of(primary: &RedisServer) -> Self {
+        Self::with(primary, None).await
+    }
+
+    /// The same by TLS, each with a port for that besides: they demand certificates of their clients.
+    ///
+    /// # Panics
+    ///
+    /// The same.
+    pub async fn by_tls(primary: &RedisServer, certificates: &Certificates) -> Self {
+        Self::with(primary, Some(certificates)).await
+    }
+
+    async fn with(primary: &RedisServer, certificates: Option<&Certificates>) -> Self {
         let directory = Directory::new();
-        let (mut children, mut ports) = (Vec::new(), Vec::new());
+        let (mut children, mut ports, mut tls_ports) = (Vec::new(), Vec::new(), Vec::new());
         for nth in 0..3 {
             let port = free_port().await;
-            let (name, place) = (Self::NAME, primary.address());
-            let settings = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {name} 127.0.0.1 {} 2\n\
+            let (name, at) = (Self::NAME, primary.port_for_servers());
+            let mut settings = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {name} 127.0.0.1 {at} 2\n\
                  sentinel down-after-milliseconds {name} 1000\nsentinel failover-timeout {name} 5000\n",
                 directory.path().display(),
-                place.port(),
             );
+            if let Some(certificates) = certificates {
+                let tls_port = free_port().await;
+                let path = |file| certificates.path(file).display().to_string();
+                settings += &format!(
+                    "tls-port {tls_port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+                     tls-auth-clients yes\ntls-replication yes\n",
+                    path("server.pem"),
+                    path("server.key"),
+                    path("ca.pem"),
+                );
+                tls_ports.push(tls_port);
+            }
             let file = directory.path().join(format!("{nth}.conf"));
             fs::write(&file, settings).expect("the directory is ours");
             let child = Command::new("redis-server")
@@ -54,7 +79,7 @@ impl Sentinels {
             children.push(child.expect("redis-server is on PATH"));
             ports.push(port);
         }
-        let sentinels = Self { children, ports, _directory: directory };
+        let sentinels = Self { children, ports, tls_ports, _directory: directory };
         sentinels.ready().await;
         sentinels
     }
@@ -78,6 +103,11 @@ impl Sentinels {
     /// Their URLs.
     pub fn urls(&self) -> Vec<String> {
         self.ports.iter().map(|port| format!("redis://127.0.0.1:{port}")).collect()
+    }
+
+    /// Their URLs by TLS.
+    pub fn tls_urls(&self) -> Vec<String> {
+        self.tls_ports.iter().map(|port| format!("rediss://127.0.0.1:{port}")).collect()
     }
 
     /// Which server the first one names.

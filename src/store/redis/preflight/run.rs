@@ -18,6 +18,7 @@ use crate::store::{
         lane::Lane,
         link::{CONNECT_WITHIN, Link},
         origin,
+        resp::Command,
     },
 };
 
@@ -93,7 +94,7 @@ impl RedisStore {
         let mut findings = Findings::about(link.address());
         let within = self.call_within.max(CONNECT_WITHIN);
         let asked = Instant::now();
-        let greeted = call::call(link, "INFO", within, false, &Greet).await;
+        let greeted = call::Call::new("INFO", within).make(link, &Greet).await;
         match greeted {
             Err(wrong) => findings.add("connection", Level::Error, wrong.error.to_string()),
             Ok((now_ms, took, info, setting)) => {
@@ -117,10 +118,10 @@ struct Greet;
 impl call::Ask for Greet {
     type Answer = (u64, Duration, Option<Info>, Option<Value>);
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<Self::Answer, Failure> {
-        let mut commands = origin::greeting();
-        commands.cmd("CONFIG").arg("GET").arg("appendfsync");
-        let mut answers = lane.send_all(&commands).await?;
+    async fn ask(&self, lane: &Lane<'_>) -> Result<Self::Answer, Failure> {
+        let [time, info] = origin::greeting();
+        let fsync = Command::new("CONFIG").arg("GET").arg("appendfsync");
+        let mut answers = lane.send_all(&[time, info, fsync]).await?;
         let setting = answers.pop();
         let (now_ms, info) = origin::greeted(answers)?;
         // Asked once more, since connecting may have taken some of the time.

@@ -12,13 +12,14 @@ mod driver;
 mod parse;
 
 use std::{
+    borrow::Borrow,
     collections::VecDeque,
     io, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
 
-use redis::{Cmd, Pipeline, Value};
+use redis::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::oneshot,
@@ -26,6 +27,7 @@ use tokio::{
 };
 
 use self::driver::Driver;
+use super::resp::Command;
 
 /// What waits to be sent at most: a server that reads nothing must not fill the memory.
 const UNSENT_AT_MOST: usize = 64 * 1024 * 1024;
@@ -91,23 +93,26 @@ impl Session {
     /// Sends one command.
     ///
     /// Cancel safe: the command may be sent all the same, and its answer is thrown away.
-    pub(super) async fn send(&self, command: &Cmd) -> Result<Value, Broken> {
+    pub(super) async fn send(&self, command: &Command) -> Result<Value, Broken> {
         let (to, answer) = oneshot::channel();
-        self.post(|bytes| command.write_packed_command(bytes), Waiting::One(to))?;
+        self.post(|bytes| command.write(bytes), Waiting::One(to))?;
         answer.await.unwrap_or_else(|_| Err(Broken::ended()))
     }
 
     /// Sends several commands one right after the other, and gives back as many answers.
     ///
     /// Cancel safe like [`send`](Self::send).
-    pub(super) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Broken> {
+    pub(super) async fn send_all<C: Borrow<Command>>(
+        &self,
+        commands: &[C],
+    ) -> Result<Vec<Value>, Broken> {
         let left = commands.len();
         if left == 0 {
             return Ok(Vec::new());
         }
         let (to, answers) = oneshot::channel();
         let write = |bytes: &mut Vec<u8>| {
-            commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));
+            commands.iter().for_each(|command| command.borrow().write(bytes));
         };
         let values = Vec::with_capacity(left);
         self.post(write, Waiting::Several { left, values, to })?;

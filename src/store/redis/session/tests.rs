@@ -16,16 +16,14 @@ use tokio::{
 
 use super::{parse::Garbled, *};
 
-fn command(words: &[&str]) -> Cmd {
-    let mut command = Cmd::new();
-    for word in words {
-        command.arg(*word);
-    }
-    command
+fn command(words: &[&str]) -> Command {
+    words.iter().fold(Command::default(), Command::arg)
 }
 
 fn packed(words: &[&str]) -> Vec<u8> {
-    command(words).get_packed_command()
+    let mut packed = Vec::new();
+    command(words).write(&mut packed);
+    packed
 }
 
 async fn ask(session: &Session, words: &[&str]) -> Result<Value, Broken> {
@@ -34,9 +32,7 @@ async fn ask(session: &Session, words: &[&str]) -> Result<Value, Broken> {
 
 /// `GET a` and `GET b`.
 async fn ask_two(session: &Session) -> Result<Vec<Value>, Broken> {
-    let mut commands = Pipeline::new();
-    commands.add_command(command(&["GET", "a"])).add_command(command(&["GET", "b"]));
-    session.send_all(&commands).await
+    session.send_all(&[command(&["GET", "a"]), command(&["GET", "b"])]).await
 }
 
 fn bulk(text: &str) -> Value {
@@ -222,8 +218,7 @@ fn a_session_whose_runtime_has_ended_hangs_nobody() {
 async fn what_waits_for_a_server_that_reads_nothing_is_bounded() {
     let (stream, _server) = duplex(8);
     let session = Session::over(stream);
-    let mut large = Cmd::new();
-    large.arg("SET").arg("k").arg(vec![b'x'; 8 << 20]);
+    let large = Command::new("SET").arg("k").arg(vec![b'x'; 8 << 20]);
     let mut refused = None;
     for _ in 0..12 {
         let asked = timeout(Duration::from_millis(5), session.send(&large)).await;
