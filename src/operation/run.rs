@@ -68,9 +68,9 @@ where
                 Met::Granted(granted) => break granted,
                 met => met,
             };
-            let answered = match way.answer(met) {
-                Ok(payload) => Ok(Some(payload)),
-                Err(met) => Box::pin(meanwhile(&mut way, &mut inner, met)).await,
+            let answered = match way.answer(&met) {
+                Some(payload) => Ok(Some(payload)),
+                None => Box::pin(meanwhile(&mut way, &mut inner, met)).await,
             };
             match answered {
                 Ok(None) => {}
@@ -96,12 +96,15 @@ where
     }
 }
 
+/// A request whose operation is known, and its way.
+type Begun<B> = (Way, Request<RequestBody<B>>);
+
 /// The way of a request whose operation is known, or the answer that this process knows still.
 fn begin<B, R>(
     shared: &Arc<Shared>,
     span: &Span,
     prepared: Prepared<B>,
-) -> Result<(Way, Request<RequestBody<B>>), Response<ResponseBody<R>>> {
+) -> Result<Begun<B>, Response<ResponseBody<R>>> {
     let Prepared { subject, delivery, print, one_time, request } = prepared;
     telemetry::record_key(span, &subject.record);
     if let Some(response) = shared.recent_answer(&subject, print, replay) {

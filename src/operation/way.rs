@@ -169,14 +169,10 @@ impl Way {
     }
 
     /// The stored answer, if that is what a claim met.
-    pub(super) fn answer(&self, met: Met) -> Result<Bytes, Met> {
-        match met {
-            Met::Other(Ok(Claimed::Completed(completed))) => {
-                self.keep_recent(&completed);
-                Ok(completed.payload)
-            }
-            met => Err(met),
-        }
+    pub(super) fn answer(&self, met: &Met) -> Option<Bytes> {
+        let Met::Other(Ok(Claimed::Completed(completed))) = met else { return None };
+        self.keep_recent(completed);
+        Some(completed.payload.clone())
     }
 
     /// What to do about an answer that was no grant: claim again (`None`), or replay what is stored.

@@ -178,7 +178,7 @@ fn each_row_of_the_table_is_known_here() {
             "change `RedisStore::prefix`, the database or the server",
             "begin to compare, or cease to (`Policy::no_fingerprint`)",
             "compare something else",
-            // Of a ledger's rows in the tests of the tables.
+            // In other_requests, as all that is said of a ledger's rows.
             "`Policy::token_bound_to`, on or off",
             "add or remove `Policy::business_key`",
             "move the layer into or out of a nested router",

@@ -236,6 +236,65 @@ async fn a_call_over_grpc_is_refused_in_its_words() {
     assert_eq!((reply.status, reply.header("grpc-status")), (200, Some("3")));
 }
 
+/// What a request is told that comes after another one under a policy of then.
+async fn after(
+    lost: bool,
+    then: Policy,
+    now: Policy,
+    bodies: [&str; 2],
+) -> (Option<RefusalKind>, String) {
+    let table = Table::default();
+    let memory = MemoryStore::new();
+    let before = charging(&memory, then.ledger(table.clone()), &table, conflict);
+    before.call(request("k", bodies[0])).await.is_executed();
+    let memory = if lost { MemoryStore::new() } else { memory };
+    let house = charging(&memory, now.ledger(table.clone()), &table, conflict);
+    let reply = house.call(request("k", bodies[1])).await;
+    (reply.refused, reply.text().to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_says_what_the_record_said_whatever_is_compared_and_whatever_changes() {
+    let order = || api().business_key(json("/order"));
+    let policies: [fn() -> Policy; 7] = [
+        api,
+        || api().no_fingerprint(),
+        || api().no_fingerprint().compare([json("/amount")]),
+        || api().no_fingerprint().compare([json("/amount"), json("/to")]),
+        || api().ignore([json("/at")]),
+        || api().no_fingerprint().compare([json("/to")]),
+        || api().no_fingerprint().compare([header("no-such-header")]),
+    ];
+    let first = r#"{"order": "O-1", "amount": 960, "to": "M", "at": 1}"#;
+    let (mut refused, mut answered) = (0, 0);
+    for (number, then) in policies.iter().enumerate() {
+        for (later, now) in policies.iter().enumerate() {
+            for second in [
+                first,
+                r#"{"order": "O-1", "amount": 960, "to": "M", "at": 2}"#,
+                r#"{"order": "O-1", "amount": 1, "to": "M", "at": 1}"#,
+                r#"{"to": "M", "order": "O-1", "at": 1, "amount": 9.6e2}"#,
+            ] {
+                let by_the_record = after(false, then(), now(), [first, second]).await;
+                let by_the_row = after(true, then(), now(), [first, second]).await;
+                assert_eq!(by_the_row, by_the_record, "{number} {later} {second}");
+                *(if by_the_row.0.is_some() { &mut refused } else { &mut answered }) += 1;
+            }
+        }
+    }
+    assert!(refused > 50 && answered > 50, "{refused} {answered}");
+
+    // With a business key that is begun or ended with.
+    for (then, now) in [(order(), api()), (api().no_fingerprint(), order()), (api(), order())] {
+        for amount in [960, 1] {
+            let second = first.replace("960", &amount.to_string());
+            let by_the_record = after(false, then.clone(), now.clone(), [first, &second]).await;
+            let by_the_row = after(true, then.clone(), now.clone(), [first, &second]).await;
+            assert_eq!(by_the_row, by_the_record, "{then:?} {now:?} {amount}");
+        }
+    }
+}
+
 /// Another secret makes other fingerprints, and a row says with which its own was made.
 #[tokio::test(start_paused = true)]
 async fn under_another_secret_a_row_says_nothing_of_its_request_and_answers() {
@@ -315,7 +374,15 @@ async fn a_new_token_of_the_same_caller_is_answered_by_the_row_and_another_calle
     }
     assert_eq!(table.rows(), 1);
 
-    // Nobody says whose tokens are: then the row is everybody's, as the store's record is.
+    // It is no caller's whose row knows none, and each caller's where nobody says whose tokens are.
+    let policy = bound(&table).token_bound_to(Scope::everyone());
+    let careless = charging(&MemoryStore::new(), policy, &table, conflict);
+    let issued = Tokens::new(careless.store.clone())
+        .issue(TokenRequest::new("pay").business_key("O-1"))
+        .await
+        .unwrap();
+    let reply = careless.call(paying(&token(&issued), "O-1", 960)).await;
+    assert_eq!(reply.is_executed().text(), "charged");
     let table = Table::default();
     let unbound = || {
         charging(
@@ -334,6 +401,8 @@ async fn a_new_token_of_the_same_caller_is_answered_by_the_row_and_another_calle
         let reply = house.call(paying(&token(&issued), "O-1", 960)).await;
         assert_eq!(reply.is_executed().text(), "charged");
     }
+    let later = charging(&MemoryStore::new(), bound(&table), &table, conflict);
+    assert_eq!(pay(&later, "eve", 960).await.is_executed().text(), "charged");
     assert_eq!(table.rows(), 1);
 }
 
