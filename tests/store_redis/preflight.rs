@@ -126,7 +126,7 @@ async fn too_few_good_replicas_and_a_node_of_a_cluster_fail() {
     assert_eq!(levels(&lonely, "scripts"), [Level::Error]);
     assert!(lonely.to_string().contains("NOREPLICAS"), "{lonely}");
 
-    let node = good().argument("--cluster-enabled", "yes").start().await;
+    let node = good().cluster_node().start().await;
     assert!(levels(&report(&node).await, "role").contains(&Level::Error));
 }
 
