@@ -99,9 +99,7 @@ async fn a_server_without_appendonly_is_warned_of() {
 #[tokio::test]
 async fn replicas_without_min_replicas_to_write_fail_and_with_it_pass() {
     let server = good().argument("--repl-diskless-sync-delay", "0").start().await;
-    let port = server.address().port().to_string();
-    let replicaof = format!("127.0.0.1 {port}");
-    let _replica = RedisServer::builder().argument("--replicaof", &replicaof).start().await;
+    let _replica = RedisServer::builder().replica_of(&server).start().await;
     until_info(&server, "connected_slaves:1").await;
     assert_eq!(levels(&report(&server).await, "replicas"), [Level::Error]);
     let store = RedisStore::lazy(&server.url()).unwrap();

@@ -289,7 +289,7 @@ impl Ask for Claiming<'_> {
             None => store.claim_on(lane, name, claim, *asked).await?,
             Some(narrowed) => Box::pin(store.claim_on(lane, name, &narrowed, *asked)).await?,
         };
-        Ok(gate.judge(claimed)?)
+        Ok(gate.judge(claimed).map_err(|error| lane.link.known.explained(error))?)
     }
 }
 

@@ -225,6 +225,15 @@ impl Builder {
         self
     }
 
+    /// A replica of this server.
+    #[must_use]
+    pub fn replica_of(mut self, primary: &RedisServer) -> Self {
+        // Three arguments: before 7.0 one that has a space is one word.
+        let port = primary.port_for_servers().to_string();
+        self.arguments.extend(["--replicaof", "127.0.0.1", &port].map(str::to_owned));
+        self
+    }
+
     /// A node of a cluster.
     ///
     /// # Panics
