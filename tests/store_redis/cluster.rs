@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    time::sleep,
+};
 use tower_idempotency::{
     Grant, RecordKey, RedisStore, Store,
     store::{Claim, Claimed, Cursor, Level, RedisServers, Written},
@@ -329,32 +333,38 @@ async fn a_node_that_is_stopped_and_scripts_that_were_forgotten_hold_up_nobody_e
     cluster.nodes[0].cont_signal();
 }
 
-/// How often the server has run a script for a client.
-async fn scripts_run(server: &RedisServer) -> usize {
-    let Value::BulkString(stats) = server.command(&["INFO", "commandstats"]).await else {
-        panic!("no commandstats")
-    };
-    let stats = String::from_utf8(stats).unwrap();
-    let calls = |line: &str| {
-        let (name, rest) = line.split_once(":calls=")?;
-        let counts = ["cmdstat_eval", "cmdstat_evalsha"].contains(&name);
-        rest.split(',').next()?.parse::<usize>().ok().filter(|_| counts)
-    };
-    stats.lines().filter_map(calls).sum()
+/// What clients send to the server from now on, a line a command.
+async fn sent_to(server: &RedisServer) -> BufReader<TcpStream> {
+    let mut stream = BufReader::new(TcpStream::connect(server.address()).await.unwrap());
+    stream.write_all(b"MONITOR\r\n").await.unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).await.unwrap();
+    assert_eq!(line, "+OK\r\n");
+    stream
+}
+
+/// How often a script was sent for this record before the server was sent this word.
+async fn scripts_before(sent: &mut BufReader<TcpStream>, record: &str, word: &str) -> usize {
+    let mut scripts = 0;
+    loop {
+        let mut line = String::new();
+        assert!(sent.read_line(&mut line).await.unwrap() > 0, "the server is there");
+        if line.contains(word) {
+            return scripts;
+        }
+        scripts += usize::from(line.contains("\"EVAL") && line.contains(record));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_whose_answer_is_lost_is_not_sent_again_behind_the_callers_back() {
     // A cluster of one node, which names the proxy as its address.
-    let bus = 20_000 + (std::process::id() % 20_000) as u16;
-    let server = RedisServer::builder().cluster_node(bus).start().await;
-    let proxy = Proxy::to(server.address()).await;
+    let proxy = Proxy::to(([127, 0, 0, 1], 1).into()).await;
     let port = proxy.address().port().to_string();
-    assert_eq!(
-        server.command(&["CONFIG", "SET", "cluster-announce-port", &port]).await,
-        Value::Okay
-    );
-    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    let node = RedisServer::builder().cluster_node().argument("--cluster-announce-port", &port);
+    let server = node.start().await;
+    proxy.lead_to(server.address());
+    server.add_slots(0..16_384).await;
     let url = proxy.redis_url();
     let store = RedisStore::of(RedisServers::cluster([&*url]).unwrap()).unwrap();
     let started = Instant::now();
@@ -362,21 +372,26 @@ async fn a_command_whose_answer_is_lost_is_not_sent_again_behind_the_callers_bac
         assert!(started.elapsed() < Duration::from_secs(10));
         sleep(Duration::from_millis(50)).await;
     }
-    // The look at the canary may come between, once in five seconds.
-    for nth in 0.. {
-        let before = scripts_run(&server).await;
+    let mut sent = sent_to(&server).await;
+    let asked = loop {
         let asked = claim(new_key());
         proxy.cut_at_reply();
-        let Err(lost) = store.claim(asked.clone()).await else { continue };
-        assert!(lost.is_unreachable(), "{lost}");
-        let run = scripts_run(&server).await - before;
-        let grant = until_granted(&store, asked).await.0;
-        assert_eq!(grant.attempt, 1);
-        if run == 1 {
-            break;
+        match store.claim(asked.clone()).await {
+            Err(lost) => {
+                assert!(lost.is_unreachable(), "{lost}");
+                break asked;
+            }
+            // The answer that was lost was that of the look at the canary.
+            Ok(_) => sleep(Duration::from_millis(50)).await,
         }
-        assert!(nth < 5, "it ran {run} times, each time");
-    }
+        assert!(started.elapsed() < Duration::from_secs(20), "nothing is cut");
+    };
+    // Long enough for whoever would send it again.
+    sleep(Duration::from_millis(300)).await;
+    server.command(&["ECHO", "so far"]).await;
+    assert_eq!(scripts_before(&mut sent, &name(asked.key), "so far").await, 1, "it ran, once");
+    let grant = granted(store.claim(asked).await);
+    assert_eq!(grant.attempt, 1);
 }
 
 #[tokio::test]

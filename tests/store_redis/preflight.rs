@@ -99,9 +99,7 @@ async fn a_server_without_appendonly_is_warned_of() {
 #[tokio::test]
 async fn replicas_without_min_replicas_to_write_fail_and_with_it_pass() {
     let server = good().argument("--repl-diskless-sync-delay", "0").start().await;
-    let port = server.address().port().to_string();
-    let replicaof = format!("127.0.0.1 {port}");
-    let _replica = RedisServer::builder().argument("--replicaof", &replicaof).start().await;
+    let _replica = RedisServer::builder().replica_of(&server).start().await;
     until_info(&server, "connected_slaves:1").await;
     assert_eq!(levels(&report(&server).await, "replicas"), [Level::Error]);
     let store = RedisStore::lazy(&server.url()).unwrap();
@@ -126,7 +124,7 @@ async fn too_few_good_replicas_and_a_node_of_a_cluster_fail() {
     assert_eq!(levels(&lonely, "scripts"), [Level::Error]);
     assert!(lonely.to_string().contains("NOREPLICAS"), "{lonely}");
 
-    let node = good().argument("--cluster-enabled", "yes").start().await;
+    let node = good().cluster_node().start().await;
     assert!(levels(&report(&node).await, "role").contains(&Level::Error));
 }
 

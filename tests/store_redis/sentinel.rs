@@ -39,9 +39,7 @@ impl Site {
                 .argument("--min-replicas-max-lag", "2")
         };
         let primary = quick(RedisServer::builder()).start().await;
-        let replicaof = format!("127.0.0.1 {}", primary.address().port());
-        let replica =
-            quick(RedisServer::builder()).argument("--replicaof", &replicaof).start().await;
+        let replica = quick(RedisServer::builder()).replica_of(&primary).start().await;
         let sentinels = Sentinels::of(&primary).await;
         Self { servers: [primary, replica], sentinels }
     }
@@ -212,8 +210,7 @@ async fn saying(primary: SocketAddr, epoch: u64) -> (String, tokio::task::JoinHa
 #[tokio::test]
 async fn a_server_that_is_named_and_is_a_replica_still_is_not_used() {
     let primary = RedisServer::start().await;
-    let replicaof = format!("127.0.0.1 {}", primary.address().port());
-    let replica = RedisServer::builder().argument("--replicaof", &replicaof).start().await;
+    let replica = RedisServer::builder().replica_of(&primary).start().await;
     let (url, _serving) = saying(replica.address(), 7).await;
     let store = RedisStore::of(RedisServers::sentinel([&*url], "redis://main").unwrap()).unwrap();
     let error = store.claim(claim(new_key())).await.unwrap_err();

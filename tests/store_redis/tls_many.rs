@@ -69,8 +69,7 @@ async fn sentinels_and_the_primary_they_name_are_reached_by_tls_through_a_failov
     let server =
         || RedisServer::builder().argument("--repl-diskless-sync-delay", "0").tls(&papers.0, "yes");
     let mut primary = server().start().await;
-    let replicaof = format!("127.0.0.1 {}", primary.tls_port());
-    let replica = server().argument("--replicaof", &replicaof).start().await;
+    let replica = server().replica_of(&primary).start().await;
     let sentinels = Sentinels::by_tls(&primary, &papers.0).await;
     let (urls, named) = (sentinels.tls_urls(), format!("rediss://{}", Sentinels::NAME));
     let of = |tls| {

@@ -16,8 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 /// A primary behind a proxy, and a replica that is up to date.
 async fn pair() -> (RedisServer, RedisServer, Proxy) {
     let primary = RedisServer::builder().argument("--repl-diskless-sync-delay", "0").start().await;
-    let replicaof = format!("127.0.0.1 {}", primary.address().port());
-    let replica = RedisServer::builder().argument("--replicaof", &replicaof).start().await;
+    let replica = RedisServer::builder().replica_of(&primary).start().await;
     // It is up to date once it has had a write.
     let (mut connection, started) = (primary.connection().await, Instant::now());
     loop {

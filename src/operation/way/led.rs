@@ -51,8 +51,10 @@ impl Way {
             return Ok(());
         };
         let takeover = recover(&self.shared, &self.subject, &record).await?;
-        // Its owner may be alive, and what it wrote last be lost. It is not claimed itself, so that nobody
-        // else asks the store whether it may be taken over already.
+        // After a failover its owner may be alive: its last renewals may be lost, or the clock have jumped. A
+        // resolver or a ledger knows nothing of a run that goes on. What tells is its next renewal, within a
+        // third of its lease, if that is waited for; a verdict before it would fence it off, and the business
+        // key be granted beside it. This record is not claimed itself, so that nobody else asks the store.
         if takeover != Takeover::Refuse && !self.may_be_taken_over(takeover).await? {
             return Ok(());
         }

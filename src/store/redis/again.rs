@@ -14,6 +14,7 @@ use super::{
     guard::{Found, Guard},
     lane::Lane,
     link::Link,
+    origin::explain,
     refused,
     reply::Reply,
     resp::Command,
@@ -71,7 +72,10 @@ pub(super) async fn attend(lane: &Lane<'_>, canaries: bool) {
         match look(lane, guard, &name).await {
             Ok(true) => known.lost(),
             Ok(false) => {}
-            Err(_) => all_seen = false,
+            Err(failure) => {
+                all_seen = false;
+                known.takes_none(&explain(lane.link.address(), "its canary", failure));
+            }
         }
     }
     if all_seen {

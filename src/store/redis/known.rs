@@ -22,7 +22,7 @@ use super::{
 };
 #[cfg(feature = "redis-cluster")]
 use super::{cluster::Cluster, member::Member, origin::Place};
-use crate::telemetry;
+use crate::{store::StoreError, telemetry};
 
 /// What is known of a server.
 pub(super) struct Known {
@@ -36,6 +36,8 @@ pub(super) struct Known {
     changes: AtomicU64,
     /// After so many changes it has taken a write.
     writable_after: AtomicU64,
+    /// Why it has taken none since.
+    takes_none: Mutex<Option<String>>,
     /// It is a node of a cluster that may have come after another one, and its canary was not looked at.
     #[cfg(feature = "redis-cluster")]
     unseen: AtomicBool,
@@ -66,6 +68,7 @@ impl Known {
             changed: Uneasy::default(),
             changes: AtomicU64::new(0),
             writable_after: AtomicU64::new(0),
+            takes_none: Mutex::default(),
             #[cfg(feature = "redis-cluster")]
             unseen: AtomicBool::new(false),
             #[cfg(feature = "redis-cluster")]
@@ -147,6 +150,22 @@ impl Known {
     /// How often it has changed.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
+    }
+
+    /// It has taken none, and this is what was heard.
+    pub(super) fn takes_none(&self, why: &StoreError) {
+        *self.takes_none.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_string());
+    }
+
+    /// Why nothing is granted, with what was heard of the server besides.
+    pub(super) fn explained(&self, error: StoreError) -> StoreError {
+        let why = self.takes_none.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(why) = why.as_ref().filter(|_| !self.has_taken_a_write()) else { return error };
+        let more = StoreError::new(error.kind(), format!("{error}; so far: {why}"));
+        match error.retry_after() {
+            Some(after) => more.with_retry_after(after),
+            None => more,
+        }
     }
 
     /// It has taken a write that was sent when it had changed so often.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::time::sleep;
 
-use crate::{RedisBuilder, RedisServer, database::free_port};
+use crate::{RedisBuilder, RedisServer};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const SLOTS: u16 = 16_384;
@@ -23,7 +23,7 @@ impl RedisCluster {
     ///
     /// # Panics
     ///
-    /// When there is no `redis-server` (7.0 or newer), or it does not get ready.
+    /// When there is no `redis-server`, or it does not get ready.
     pub async fn start(with_replicas: bool) -> Self {
         Self::start_with(with_replicas, |node| node).await
     }
@@ -38,25 +38,19 @@ impl RedisCluster {
         settings: impl Fn(RedisBuilder) -> RedisBuilder,
     ) -> Self {
         let mut nodes = Vec::new();
-        let mut buses = Vec::new();
         for _ in 0..if with_replicas { 6 } else { 3 } {
-            let bus = free_port().await;
-            nodes.push(settings(RedisServer::builder().cluster_node(bus)).start().await);
-            buses.push(bus);
+            nodes.push(settings(RedisServer::builder().cluster_node()).start().await);
         }
         let cluster = Self { nodes };
         for (nth, node) in cluster.nodes.iter().enumerate() {
             ok(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
             let port = node.port_for_servers().to_string();
-            let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &buses[nth].to_string()];
+            let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &node.bus().to_string()];
             ok(&cluster.nodes[0], &meet).await;
         }
         let third = SLOTS / 3;
-        for (nth, first, last) in
-            [(0, 0, third - 1), (1, third, 2 * third - 1), (2, 2 * third, SLOTS - 1)]
-        {
-            let range = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
-            ok(&cluster.nodes[nth], &range).await;
+        for (nth, slots) in [(0, 0..third), (1, third..2 * third), (2, 2 * third..SLOTS)] {
+            cluster.nodes[nth].add_slots(slots).await;
         }
         cluster.ready().await;
         cluster.replicate().await;

@@ -3,7 +3,9 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener},
+    ops::Range,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -17,6 +19,8 @@ use tokio::{
 use crate::{Certificates, Directory, Signal, database::free_port, send_signal};
 
 const READY_WITHIN: Duration = Duration::from_secs(10);
+/// How far the port of a cluster's bus is from that of the node.
+const BUS_OFFSET: u16 = 10_000;
 
 /// A server of its own, on a free port of 127.0.0.1, with a directory of its own. Killed and removed
 /// when it is dropped.
@@ -75,6 +79,11 @@ impl RedisServer {
     /// Where other servers reach it: by TLS, if it has a port for that.
     pub fn port_for_servers(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
+    }
+
+    /// The port of its bus, if it is a node of a cluster.
+    pub fn bus(&self) -> u16 {
+        self.port_for_servers() + BUS_OFFSET
     }
 
     /// Kills it on the spot (SIGKILL), and waits until it is gone.
@@ -136,6 +145,18 @@ impl RedisServer {
         }
         let answer = self.connection().await.send_packed_command(&command).await;
         answer.unwrap_or_else(|error| panic!("no answer to {words:?}: {error}"))
+    }
+
+    /// Gives these slots to this node of a cluster, one by one: `ADDSLOTSRANGE` came with 7.0.
+    ///
+    /// # Panics
+    ///
+    /// When it refuses.
+    pub async fn add_slots(&self, slots: Range<u16>) {
+        let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+        let mut words = vec!["CLUSTER", "ADDSLOTS"];
+        words.extend(slots.iter().map(String::as_str));
+        assert_eq!(self.command(&words).await, Value::Okay);
     }
 
     /// The names of all keys but the canaries, which stores keep beside their records.
@@ -204,12 +225,25 @@ impl Builder {
         self
     }
 
-    /// A node of a cluster, on this bus port.
+    /// A replica of this server.
     #[must_use]
-    pub fn cluster_node(self, bus: u16) -> Self {
-        self.argument("--cluster-enabled", "yes")
+    pub fn replica_of(mut self, primary: &RedisServer) -> Self {
+        // Three arguments: before 7.0 one that has a space is one word.
+        let port = primary.port_for_servers().to_string();
+        self.arguments.extend(["--replicaof", "127.0.0.1", &port].map(str::to_owned));
+        self
+    }
+
+    /// A node of a cluster.
+    ///
+    /// # Panics
+    ///
+    /// When there is no free port.
+    #[must_use]
+    pub fn cluster_node(self) -> Self {
+        self.port(port_with_a_bus())
+            .argument("--cluster-enabled", "yes")
             .argument("--cluster-node-timeout", "1000")
-            .argument("--cluster-port", &bus.to_string())
             .argument("--repl-diskless-sync-delay", "0")
     }
 
@@ -221,8 +255,7 @@ impl Builder {
     /// When there is no free port.
     #[must_use]
     pub fn tls(mut self, certificates: &Certificates, clients: &str) -> Self {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
-        let port = free.expect("there is a free port").port();
+        let port = port_with_a_bus();
         self.tls_port = Some(port);
         let [chain, key, authority] = ["server.pem", "server.key", "ca.pem"]
             .map(|file| certificates.path(file).display().to_string());
@@ -258,6 +291,22 @@ impl Builder {
         server.run().await;
         server
     }
+}
+
+/// A port that is free together with the one that a node of a cluster listens on for other nodes: versions
+/// before 7.0 cannot be told another.
+fn port_with_a_bus() -> u16 {
+    // Below those that systems give out as free ones, each tried once in a process.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    for _ in 0..1000 {
+        let nth = std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Relaxed));
+        let port = 10_000 + (nth % 12_000) as u16;
+        if is_free(port) && is_free(port + BUS_OFFSET) {
+            return port;
+        }
+    }
+    panic!("no two ports are free that are {BUS_OFFSET} apart")
 }
 
 /// Whether it answers, be it that it wants a password first.
