@@ -98,8 +98,8 @@ fn left(name: &[u8]) -> Command {
 pub(super) async fn arriving(
     lane: Lane<'_>,
     keys: &[(RecordKey, Vec<u8>)],
-    answers: &mut [Value],
-) -> Result<(), Failure> {
+    mut answers: Vec<Value>,
+) -> Result<Vec<Value>, Failure> {
     let asking = || Command::new("ASKING");
     let mut commands = Vec::new();
     let mut which = Vec::new();
@@ -111,17 +111,14 @@ pub(super) async fn arriving(
             which.push(pair);
         }
     }
-    if which.is_empty() {
-        return Ok(());
-    }
-    let mut told = lane.send_all(&commands).await?.into_iter();
-    for pair in which {
-        for answer in pair {
+    if !which.is_empty() {
+        let mut told = lane.send_all(&commands).await?.into_iter();
+        for answer in which.into_iter().flatten() {
             // Between two answers there is the one to `ASKING`.
             *answer = told.nth(1).unwrap_or_default();
         }
     }
-    Ok(())
+    Ok(answers)
 }
 
 /// The records among what [`heads`] was answered: what is gone by now, or is no record of ours, is

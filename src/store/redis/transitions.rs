@@ -332,9 +332,9 @@ impl Ask for Scanning<'_> {
             return Ok(Page::new(Vec::new(), next));
         }
         // Errors of single keys are those of foreign types: left out like other foreign data.
-        let mut heads = lane.send_all(&scan::heads(&keys)).await?;
+        let heads = lane.send_all(&scan::heads(&keys)).await?;
         #[cfg(feature = "redis-cluster")]
-        scan::arriving(lane, &keys, &mut heads).await?;
+        let heads = scan::arriving(lane, &keys, heads).await?;
         Ok(Page::new(scan::records(now_ms, &keys, &heads), next))
     }
 }
