@@ -9,10 +9,13 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
+use tracing::{Instrument, Span, instrument::Instrumented};
 
 use crate::body::ResponseBody;
 
-type Protected<R, E> = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>;
+/// The span is around the box, so that what is in it need not be moved into the span first.
+type Protected<R, E> =
+    Instrumented<Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>>;
 
 pin_project! {
     /// The future of [`Idempotency`](crate::Idempotency): the inner service's own where no rule
@@ -43,8 +46,10 @@ impl<F, R, E> ResponseFuture<F, R, E> {
 
     pub(crate) fn protected(
         future: impl Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static,
+        span: Span,
     ) -> Self {
-        Self { state: State::Protected { future: Box::pin(future) } }
+        let future: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(future);
+        Self { state: State::Protected { future: future.instrument(span) } }
     }
 }
 
@@ -60,7 +65,7 @@ where
                 let response = ready!(future.poll(cx))?;
                 Poll::Ready(Ok(response.map(ResponseBody::untouched)))
             }
-            StateProjection::Protected { future } => future.as_mut().poll(cx),
+            StateProjection::Protected { future } => Pin::new(future).poll(cx),
         }
     }
 }

@@ -65,8 +65,11 @@ impl IdempotencyLayer {
     /// When a rule that is given alone is for no request ([`Rules::try_add`]).
     #[track_caller]
     pub fn new(store: impl Store, rules: impl Into<Rules>) -> Self {
-        let shared = Arc::new(Shared::new(Arc::new(store)));
         let rules = rules.into();
+        let shared = Shared::new(Arc::new(store));
+        #[cfg(feature = "recent")]
+        let shared = shared.recent(rules.recent);
+        let shared = Arc::new(shared);
         telemetry::begin(rules.iter());
         let usage = Arc::new(Usage::new(&rules));
         Self { configuration: Arc::new(Configuration { shared, rules, usage }) }
@@ -104,6 +107,9 @@ impl IdempotencyLayer {
     ///
     /// Clones of the layer that were made before have none; those made later share it. Other layers do
     /// not.
+    ///
+    /// With the feature `serde`, a configuration may say it beside its rules (`RulesConfig`). This setter
+    /// counts over that: with 0 none are kept.
     ///
     /// # Example: two megabytes
     ///

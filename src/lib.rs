@@ -173,7 +173,9 @@ pub use identity::{
 #[cfg(feature = "xml")]
 pub use identity::{Xml, xml};
 pub use layer::IdempotencyLayer;
-pub use ledger::{Abandoned, Ledger, LedgerEntry, LedgerError, Resolution, Resolver, Sealed};
+pub use ledger::{
+    Abandoned, Ledger, LedgerEntry, LedgerError, LedgerRow, Resolution, Resolver, RowPrint, Sealed,
+};
 pub use operation::{Drained, Handled, Operation, Would};
 pub use policy::{Mismatch, Policy, PolicyError, Scope};
 pub use record::{

@@ -201,6 +201,9 @@ pub struct Rules {
     router: matchit::Router<usize>,
     /// Rules without a pattern.
     anywhere: Vec<usize>,
+    /// How many bytes a layer with them keeps answers in, where their configuration says so.
+    #[cfg(feature = "recent")]
+    pub(crate) recent: usize,
 }
 
 impl Rules {

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::{Method, Request, Response, header::UPGRADE};
 use http_body::Body;
 use tower_service::Service;
-use tracing::Instrument;
 
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
@@ -108,10 +107,10 @@ where
         let shared = self.configuration.shared.clone();
         if rule.policy().observe {
             let work = operation::observe(shared, rule, inner, request, span.clone());
-            return ResponseFuture::protected(work.instrument(span));
+            return ResponseFuture::protected(work, span);
         }
         let work = operation::run(shared, rule, inner, request, span.clone());
-        ResponseFuture::protected(work.instrument(span))
+        ResponseFuture::protected(work, span)
     }
 }
 

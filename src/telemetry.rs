@@ -14,6 +14,8 @@ use std::{fmt, time::Duration};
 
 use metrics::{Count, count};
 pub(crate) use metrics::{During, Metrics, RuleMetrics, Timer, begin};
+#[cfg(feature = "recent")]
+pub(crate) use metrics::{Held, RecentMetrics};
 
 use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
 
@@ -136,6 +138,14 @@ pub(crate) fn would_have_refused(
         fields = ?why.fields,
         "would have been refused: the policy only observes, so the handler runs without protection: what \
          is refused once it is enforced, its clients or its policy must mend before"
+    );
+}
+
+/// A request has its place among those that wait for another's run of its operation.
+pub(crate) fn waiting(key: &RecordKey) {
+    debug!(
+        key = key.digest(),
+        "waiting: the request waits for another delivery's run of the same operation"
     );
 }
 

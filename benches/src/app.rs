@@ -54,16 +54,20 @@ pub fn pass_through() -> Request<Body> {
     Request::get(PATH).body(Body::empty()).expect("a path is a URI")
 }
 
-/// A delivery: 36 characters of key, a body of about 120 bytes.
+/// A delivery: 36 characters of key, and [`delivery_body`].
 pub fn delivery(key: &str) -> Request<Body> {
-    let body = format!(
-        r#"{{"notifyId":"{key}","userId":"user-4711","orderId":90071992,"amount":"199.00","sign":"c2lnbg"}}"#
-    );
     Request::post(PATH)
         .header(CONTENT_TYPE, "application/json")
         .header(KEY, key)
-        .body(Body::from(body))
+        .body(Body::from(delivery_body(key)))
         .expect("keys are visible ASCII")
+}
+
+/// About 120 bytes of JSON.
+pub fn delivery_body(key: &str) -> String {
+    format!(
+        r#"{{"notifyId":"{key}","userId":"user-4711","orderId":90071992,"amount":"199.00","sign":"c2lnbg"}}"#
+    )
 }
 
 /// The key of this number in this run: as long as a UUID.

@@ -1,26 +1,32 @@
 //! What the bench is asked to do.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use tower_idempotency_benches::cell::Cell;
 
 pub(crate) const USAGE: &str = "\
-Usage: tower-idempotency-benches [--redis URL] [--rounds N] [--seconds S] [--tasks N]
+Usage: tower-idempotency-benches [--redis URL] [--rounds N] [--seconds S] [--tasks N] [--only NAME] [--pin]
        tower-idempotency-benches --instructions
        tower-idempotency-benches --check
 
-The first form measures CPU time; build it with --release.
+The first form measures CPU time; build it with --release. The app is called in this process, over both
+stores; then, on Redis, it is served over loopback, and a second process of this program, which it starts
+and ends by itself, sends the requests, so that the CPU time is the server's.
 
   --redis URL      a Redis that nobody else uses; by default one is started. What is written there
                    is gone after two minutes.
   --rounds N       rounds of each cell, 25 by default
   --seconds S      length of a round of one cell, 0.1 by default
-  --tasks N        requests on Redis at once, 50 by default
+  --tasks N        requests on Redis at once, and connections where the app is served, 50 by default
+  --only NAME      only the cells whose names begin so: memory, redis, served, served/redis/replay
+  --pin            this process on the last core that it may use, the load and a Redis that is started
+                   on the others; where nobody else is at work. By default nothing is pinned
   --instructions   count instructions instead, under valgrind
   --check          the smallest run that shows that everything works; its figures say nothing
   --cell NAME --requests N
                    send so many requests to one cell, such as memory/first/layer, and measure
                    nothing: for a profiler. A cell on Redis needs --redis
+  --load ADDRESS   be the second process, and take orders on stdin
   --help           print this";
 
 #[derive(Debug, PartialEq)]
@@ -28,6 +34,7 @@ pub(crate) enum Command {
     Measure(Measure),
     Instructions,
     Send { cell: Cell, requests: u64, redis: Option<String>, tasks: usize },
+    Load { server: SocketAddr, connections: usize },
     Help,
 }
 
@@ -38,13 +45,17 @@ pub(crate) struct Measure {
     pub(crate) time: Duration,
     pub(crate) tasks: usize,
     pub(crate) batch: u64,
+    pub(crate) tables: Vec<Vec<Cell>>,
+    pub(crate) pin: bool,
 }
 
 /// Reads the arguments that follow the name of the program.
 pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let time = Duration::from_millis(100);
-    let mut measure = Measure { redis: None, rounds: 25, time, tasks: 50, batch: 1024 };
-    let (mut cell, mut requests) = (None, 1_000);
+    let tables = Cell::tables();
+    let mut measure =
+        Measure { redis: None, rounds: 25, time, tasks: 50, batch: 1024, tables, pin: false };
+    let (mut cell, mut server, mut requests) = (None, None, 1_000);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
@@ -55,6 +66,13 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
             "--tasks" => measure.tasks = number(&argument, &value()?)?,
             "--requests" => requests = number(&argument, &value()?)?,
             "--cell" => cell = Some(value()?.parse()?),
+            "--only" => measure.tables = only(&value()?)?,
+            "--pin" => measure.pin = true,
+            "--load" => {
+                let text = value()?;
+                let address = text.parse().map_err(|_| format!("--load {text}: no address"))?;
+                server = Some(address);
+            }
             "--seconds" => {
                 let text = value()?;
                 let time = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -68,13 +86,25 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
             _ => return Err(format!("`{argument}` is no argument of this bench")),
         }
     }
-    Ok(match cell {
-        Some(cell) => {
+    Ok(match (server, cell) {
+        (Some(server), _) => Command::Load { server, connections: measure.tasks },
+        (None, Some(cell)) => {
             let Measure { redis, tasks, .. } = measure;
             Command::Send { cell, requests, redis, tasks }
         }
-        None => Command::Measure(measure),
+        (None, None) => Command::Measure(measure),
     })
+}
+
+/// The tables of cells whose names begin so.
+fn only(name: &str) -> Result<Vec<Vec<Cell>>, String> {
+    let mut tables = Cell::tables();
+    // A table without the bare app or the minimum would have nothing to compare with.
+    tables.retain(|cells| cells.iter().all(|cell| cell.to_string().starts_with(name)));
+    match tables.is_empty() {
+        true => Err(format!("--only {name}: there is no such table; one is served/redis/replay")),
+        false => Ok(tables),
+    }
 }
 
 /// At least one of whatever it counts.
@@ -97,7 +127,33 @@ mod tests {
         let sent = read("--cell memory/first/layer --requests 7").unwrap();
         let Command::Send { cell, requests: 7, .. } = sent else { panic!("{sent:?}") };
         assert_eq!(cell.to_string(), "memory/first/layer");
-        assert!(read("--cell memory/first/none").unwrap_err().contains("is no cell"));
+        assert!(matches!(read("--cell served/redis/first/layer-mux"), Ok(Command::Send { .. })));
+        for none in ["memory/first/none", "memory/first/layer-mux", "served/memory/first/layer"] {
+            assert!(read(&format!("--cell {none}")).unwrap_err().contains("is no cell"), "{none}");
+        }
+    }
+
+    #[test]
+    fn tables_can_be_chosen_but_not_torn() {
+        let chosen = |words: &str| {
+            let Command::Measure(measure) = read(words).unwrap() else { panic!("{words}") };
+            measure.tables.len()
+        };
+        for (words, tables) in
+            [("", 9), ("--only memory", 3), ("--only served", 3), ("--only redis/replay", 1)]
+        {
+            assert_eq!(chosen(words), tables, "{words}");
+        }
+        for none in ["served/memory", "redis/first/layer", "replay"] {
+            assert!(read(&format!("--only {none}")).unwrap_err().contains("no such table"));
+        }
+    }
+
+    #[test]
+    fn the_second_process_is_told_where_the_first_is() {
+        let load = Command::Load { server: ([127, 0, 0, 1], 80).into(), connections: 3 };
+        assert_eq!(read("--load 127.0.0.1:80 --tasks 3"), Ok(load));
+        assert!(read("--load localhost").is_err());
     }
 
     #[test]

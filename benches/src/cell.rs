@@ -10,6 +10,8 @@ use crate::{
     app,
     body_type::BodyType,
     minimum::{Memory, Minimum, RETENTION_MS, Redis},
+    mux::Mux,
+    order::Order,
 };
 
 /// What is sent.
@@ -36,6 +38,8 @@ pub enum Variant {
     Layer,
     /// The layer with `Policy::api`: method, path, query and body are hashed too.
     LayerApi,
+    /// The same as `Layer`, over the multiplexing of the crate `redis` in place of the store's own session.
+    LayerMux,
     /// The same as `Layer`, with answers of the last minute in the process's own memory.
     Recent,
 }
@@ -49,9 +53,20 @@ pub enum Store {
     Redis,
 }
 
+/// How requests come to the app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is called in this process.
+    Called,
+    /// Another process sends them through sockets.
+    Served,
+}
+
 /// One figure's worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
+    /// How requests come to the app.
+    pub way: Way,
     /// Where records are kept.
     pub store: Store,
     /// What is sent.
@@ -72,15 +87,34 @@ impl Workload {
 }
 
 impl Variant {
-    /// In the order of the report.
-    pub const ALL: [Self; 6] =
-        [Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi, Self::Recent];
+    /// All that there are where records are kept in this store, in the order of the report.
+    pub fn all(store: Store) -> Vec<Self> {
+        let mut all = vec![Self::Bare, Self::BodyType, Self::Minimum, Self::Layer, Self::LayerApi];
+        if store == Store::Redis {
+            all.push(Self::LayerMux);
+        }
+        all.push(Self::Recent);
+        all
+    }
 }
 
 impl Cell {
-    /// All cells of one table: those that are compared, and so run round by round.
-    pub fn table(store: Store, workload: Workload) -> Vec<Self> {
-        Variant::ALL.map(|variant| Self { store, workload, variant }).to_vec()
+    /// The cells of each table of a report: those that are compared, and so run round by round.
+    pub fn tables() -> Vec<Vec<Self>> {
+        let ways = [
+            (Way::Called, Store::Memory),
+            (Way::Called, Store::Redis),
+            (Way::Served, Store::Redis),
+        ];
+        let tables =
+            ways.map(|(way, store)| Workload::ALL.map(|sent| Self::table(way, store, sent)));
+        tables.into_iter().flatten().collect()
+    }
+
+    /// The cells of one table.
+    pub fn table(way: Way, store: Store, workload: Workload) -> Vec<Self> {
+        let cell = |variant| Self { way, store, workload, variant };
+        Variant::all(store).into_iter().map(cell).collect()
     }
 
     /// The app, with an empty store where it is in memory.
@@ -94,23 +128,24 @@ impl Cell {
             (Variant::Minimum, Store::Redis) => {
                 route.layer(Minimum::new(Redis::connect(url()).await))
             }
-            (Variant::Layer | Variant::LayerApi, Store::Memory) => {
-                route.layer(IdempotencyLayer::new(MemoryStore::new(), self.rule()))
+            (_, Store::Memory) => route.layer(self.layer(MemoryStore::new())),
+            (Variant::LayerMux, Store::Redis) => {
+                let store = RedisStore::over(Mux::connect(url()).await);
+                route.layer(self.layer(store.prefix("bench")))
             }
-            (Variant::Recent, Store::Memory) => {
-                let layer = IdempotencyLayer::new(MemoryStore::new(), self.rule());
-                route.layer(layer.recent(RECENT_BYTES))
-            }
-            (Variant::Layer | Variant::LayerApi, Store::Redis) => {
+            (_, Store::Redis) => {
                 let store = RedisStore::connect(url()).await.expect("there is a Redis");
-                route.layer(IdempotencyLayer::new(store.prefix("bench"), self.rule()))
-            }
-            (Variant::Recent, Store::Redis) => {
-                let store = RedisStore::connect(url()).await.expect("there is a Redis");
-                let layer = IdempotencyLayer::new(store.prefix("bench"), self.rule());
-                route.layer(layer.recent(RECENT_BYTES))
+                route.layer(self.layer(store.prefix("bench")))
             }
         })
+    }
+
+    fn layer(self, store: impl tower_idempotency::Store) -> IdempotencyLayer {
+        let layer = IdempotencyLayer::new(store, self.rule());
+        match self.variant {
+            Variant::Recent => layer.recent(RECENT_BYTES),
+            _ => layer,
+        }
     }
 
     /// The rule of the layer.
@@ -126,12 +161,12 @@ impl Cell {
 
     /// So many requests, from this number on.
     pub fn requests(self, run: u32, from: u64, count: u64) -> Vec<Request<Body>> {
-        let request = |number: u64| match self.workload {
-            Workload::PassThrough => app::pass_through(),
-            Workload::First => app::delivery(&app::key(run, number)),
-            Workload::Replay => app::delivery(&app::key(run, number % REPLAYED)),
+        let order = Order { workload: self.workload, run, from, count };
+        let request = |key: Option<String>| match key {
+            Some(key) => app::delivery(&key),
+            None => app::pass_through(),
         };
-        (from..from + count).map(request).collect()
+        order.keys().map(request).collect()
     }
 
     /// Whether the answers are replays.
@@ -168,15 +203,17 @@ impl fmt::Display for Variant {
             Self::Minimum => "minimum",
             Self::Layer => "layer",
             Self::LayerApi => "layer-api",
+            Self::LayerMux => "layer-mux",
             Self::Recent => "recent",
         })
     }
 }
 
 impl fmt::Display for Cell {
-    /// `memory/first/layer`, as [`FromStr`] reads it.
+    /// `memory/first/layer` or `served/redis/first/layer`, as [`FromStr`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.store, self.workload, self.variant)
+        let way = if self.way == Way::Served { "served/" } else { "" };
+        write!(f, "{way}{}/{}/{}", self.store, self.workload, self.variant)
     }
 }
 
@@ -184,11 +221,8 @@ impl FromStr for Cell {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let stores = [Store::Memory, Store::Redis];
-        stores
-            .into_iter()
-            .flat_map(|store| Workload::ALL.map(|workload| Self::table(store, workload)))
-            .flatten()
+        let mut cells = Self::tables().into_iter().flatten();
+        cells
             .find(|cell| cell.to_string() == name)
             .ok_or_else(|| format!("`{name}` is no cell; one is memory/first/layer"))
     }

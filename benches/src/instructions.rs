@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::cell::{Cell, Store, Workload};
+use crate::cell::{Cell, Store, Way, Workload};
 
 /// Few enough that callgrind is done soon, and enough for what happens once in a while.
 const REQUESTS: u64 = 2_000;
@@ -17,7 +17,7 @@ pub fn table() -> Result<String, String> {
     out.push_str("|---|--:|--:|--:|\n");
     for workload in Workload::ALL {
         let mut first_two = Vec::new();
-        for cell in Cell::table(Store::Memory, workload) {
+        for cell in Cell::table(Way::Called, Store::Memory, workload) {
             let each = per_request(cell)?;
             first_two.push(each);
             let over = |place: usize| each - first_two.get(place).copied().unwrap_or(each);

@@ -6,7 +6,7 @@ use std::{fs, process::Command, time::Duration};
 pub fn describe(redis: &str) -> String {
     let versions = ["axum", "tokio", "redis", "hyper-util", "bytes", "http"]
         .map(|name| format!("{name} {}", version_of(name)));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cores = cores();
     let build =
         if cfg!(debug_assertions) { "debug build: the figures say nothing" } else { "release" };
     format!(
@@ -28,6 +28,15 @@ pub fn busy() -> Option<Duration> {
     // user, nice, system, idle, iowait, irq, softirq, steal: in hundredths of a second.
     let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|place| ticks.get(*place)).sum();
     Some(Duration::from_millis(busy * 10))
+}
+
+/// All of the machine's, also when this process may use one of them only.
+fn cores() -> usize {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    match info.lines().filter(|line| line.starts_with("processor\t")).count() {
+        0 => std::thread::available_parallelism().map_or(0, usize::from),
+        cores => cores,
+    }
 }
 
 fn processor() -> Option<String> {

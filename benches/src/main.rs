@@ -3,15 +3,21 @@
 
 mod arguments;
 
-use std::{error::Error, process::ExitCode, time::Instant};
+use std::{
+    error::Error,
+    process::{self, ExitCode},
+    time::Instant,
+};
 
 use arguments::{Command, Measure};
 use tower_idempotency_benches::{
-    cell::{Cell, Store, Workload},
+    affinity::Cores,
+    cell::Store,
     instructions, machine,
-    measure::{Bench, Plan, process_cpu, send},
+    measure::{Bench, Plan, children_cpu, process_cpu, send},
     redis_info::RedisInfo,
     report::Table,
+    served,
 };
 use tower_idempotency_test_support::RedisServer;
 
@@ -50,39 +56,48 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
                 send(cell, requests, redis.as_ref(), tasks).await;
             });
         }
-        Command::Measure(measure) => runtime.block_on(tables(measure)),
+        Command::Load { server, connections } => {
+            runtime.block_on(served::make_load(server, connections))?;
+        }
+        Command::Measure(measure) => {
+            let cores = if measure.pin { Some(Cores::take()?) } else { None };
+            // Ended with the process that started it, at the end of this function.
+            let start = || runtime.block_on(RedisServer::start());
+            let server = match (&measure.redis, cores) {
+                (Some(_), _) => None,
+                (None, None) => Some(start()),
+                (None, Some(cores)) => Some(cores.beside(start)),
+            };
+            let url = measure.redis.clone().or(server.as_ref().map(RedisServer::url));
+            let url = url.expect("one of the two");
+            runtime.block_on(tables(measure, &url, cores));
+        }
     }
     Ok(())
 }
 
-async fn tables(measure: Measure) {
-    let Measure { redis, rounds, time, tasks, batch } = measure;
-    // Ended with the process that started it, at the end of this function.
-    let server = if redis.is_none() { Some(RedisServer::start().await) } else { None };
-    let url = redis.or(server.as_ref().map(RedisServer::url)).expect("one of the two");
-    let redis = RedisInfo::connect(&url).await;
+async fn tables(measure: Measure, url: &str, cores: Option<Cores>) {
+    let Measure { rounds, time, tasks, batch, tables, .. } = measure;
+    let redis = RedisInfo::connect(url).await;
     println!("{}", machine::describe(&redis.version().await));
     println!(
-        "Rounds:   {rounds} of at least {} ms, every variant in every round; figures are medians \
-         (least..most), ratios are taken within a round\n",
-        time.as_millis()
+        "Rounds:   {rounds} of at least {} ms, every variant in every round; {}\n",
+        time.as_millis(),
+        if cores.is_some() { "cores are kept apart" } else { "nothing is pinned" }
     );
-    let (started, busy, own) = (Instant::now(), machine::busy(), process_cpu());
+    let own_cpu = || process_cpu() + children_cpu();
+    let (started, busy, own) = (Instant::now(), machine::busy(), own_cpu());
     let counted = redis.counters().await;
-    let plan = Plan { time, batch, tasks };
+    let plan = Plan { time, batch, tasks, cores };
     // Keys of a table of this run, which no other on the same Redis must have.
-    let mut run = std::process::id() << 4;
-    for store in [Store::Memory, Store::Redis] {
-        for workload in Workload::ALL {
-            let mut table = Table::new(Cell::table(store, workload));
-            fill(&mut table, rounds, plan, &redis, run).await;
-            run += 1;
-            println!("{}", table.text(tasks));
-        }
+    for (run, cells) in (process::id() << 4..).zip(tables) {
+        let mut table = Table::new(cells);
+        fill(&mut table, rounds, plan, &redis, run).await;
+        println!("{}", table.text(tasks));
     }
     if let (Some(before), Some(now)) = (busy, machine::busy()) {
         let redis_s = redis.counters().await.since(&counted).cpu_us() / 1e6;
-        let ours = (process_cpu() - own).as_secs_f64() + redis_s;
+        let ours = (own_cpu() - own).as_secs_f64() + redis_s;
         let foreign = ((now - before).as_secs_f64() - ours).max(0.0);
         println!(
             "Others on this machine used {:.2} cores meanwhile.",
@@ -103,5 +118,8 @@ async fn fill(table: &mut Table, rounds: usize, plan: Plan, redis: &RedisInfo, r
             let place = (round + step) % benches.len();
             table.add(place, benches[place].sample().await);
         }
+    }
+    for bench in benches {
+        bench.end().await;
     }
 }

@@ -8,13 +8,20 @@ use std::{
 use axum::{Router, body::Body};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use nix::time::{ClockId, clock_gettime};
+use nix::{
+    sys::resource::{UsageWho, getrusage},
+    sys::time::{TimeVal, TimeValLike},
+    time::{ClockId, clock_gettime},
+};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::{
-    cell::{Cell, REPLAYED, Store, Workload},
+    affinity::Cores,
+    cell::{Cell, REPLAYED, Store, Way, Workload},
+    order::{Order, Told},
     redis_info::RedisInfo,
+    served::Served,
 };
 
 /// How much is measured.
@@ -24,8 +31,10 @@ pub struct Plan {
     pub time: Duration,
     /// Requests built ahead and then sent.
     pub batch: u64,
-    /// Requests on Redis at once. In memory there is one at a time, since none ever waits.
+    /// Requests on Redis at once, and connections where the app is served. In memory there is one at a time, since none ever waits.
     pub tasks: usize,
+    /// Where processes are kept apart.
+    pub cores: Option<Cores>,
 }
 
 /// What one round of one cell took.
@@ -54,13 +63,19 @@ pub struct RedisCost {
 #[derive(Debug)]
 pub struct Bench {
     cell: Cell,
-    app: Router,
+    app: App,
     plan: Plan,
     redis: Option<RedisInfo>,
     run: u32,
     sent: u64,
     /// Operations in the app's memory.
     stored: u64,
+}
+
+#[derive(Debug)]
+enum App {
+    Called(Router),
+    Served(Box<Served>),
 }
 
 /// In memory a new app is made after so many operations: neither the map's depth nor its growth
@@ -72,14 +87,25 @@ impl Bench {
     pub async fn new(cell: Cell, plan: Plan, redis: Option<&RedisInfo>, run: u32) -> Self {
         let redis = redis.filter(|_| cell.store == Store::Redis).cloned();
         let app = cell.app(redis.as_ref().map(RedisInfo::url)).await;
+        let app = match cell.way {
+            Way::Called => App::Called(app),
+            Way::Served => {
+                let served = Served::start(app, plan.tasks, plan.cores).await;
+                App::Served(Box::new(served))
+            }
+        };
         let mut bench = Self { cell, app, plan, redis, run, sent: 0, stored: 0 };
         let first = Cell { workload: Workload::First, ..cell };
-        let executed = first.requests(run, 0, REPLAYED);
-        bench.sent += REPLAYED;
-        bench.stored += REPLAYED;
-        expect(&first, drive(&bench.app, executed, 1).await, REPLAYED);
-        bench.batch().await;
+        bench.send(first, REPLAYED).await;
+        bench.send(cell, plan.batch).await;
         bench
+    }
+
+    /// Ends what was started for it.
+    pub async fn end(self) {
+        if let App::Served(served) = self.app {
+            served.end().await;
+        }
     }
 
     /// Takes a sample.
@@ -87,7 +113,7 @@ impl Bench {
         let before = self.counted().await;
         let (mut cpu, mut wall, mut requests) = (Duration::ZERO, Duration::ZERO, 0);
         while requests == 0 || wall < self.plan.time {
-            let (batch_cpu, batch_wall) = self.batch().await;
+            let (batch_cpu, batch_wall) = self.send(self.cell, self.plan.batch).await;
             cpu += batch_cpu;
             wall += batch_wall;
             requests += self.plan.batch;
@@ -109,34 +135,33 @@ impl Bench {
         }
     }
 
-    /// Sends one batch; CPU and wall time, without what building the requests took.
-    async fn batch(&mut self) -> (Duration, Duration) {
-        let count = self.plan.batch;
-        if self.cell.store == Store::Memory
-            && self.cell.workload == Workload::First
+    /// Sends so many requests of this cell; CPU and wall time, without what building them took.
+    async fn send(&mut self, cell: Cell, count: u64) -> (Duration, Duration) {
+        let Cell { store, workload, .. } = cell;
+        if store == Store::Memory
+            && workload == Workload::First
             && self.stored + count > STORED_AT_MOST
         {
-            self.app = self.cell.app(None).await;
+            self.app = App::Called(cell.app(None).await);
             self.stored = 0;
         }
-        let requests = self.cell.requests(self.run, self.sent, count);
+        let order = Order { workload, run: self.run, from: self.sent, count };
         self.sent += count;
         self.stored += count;
-        let tasks = if self.redis.is_some() { self.plan.tasks } else { 1 };
-        let (cpu, wall) = (process_cpu(), Instant::now());
-        let told = drive(&self.app, requests, tasks).await;
-        let took = (process_cpu() - cpu, wall.elapsed());
-        expect(&self.cell, told, count);
-        took
+        let (cpu, told) = match &mut self.app {
+            App::Called(app) => {
+                let requests = cell.requests(self.run, order.from, count);
+                let tasks = if store == Store::Redis { self.plan.tasks } else { 1 };
+                let cpu = process_cpu();
+                (cpu, drive(app, requests, tasks).await)
+            }
+            // The other process builds them.
+            App::Served(served) => (process_cpu(), served.send(order).await),
+        };
+        let cpu = process_cpu() - cpu;
+        expect(&cell, told, count);
+        (cpu, told.wall)
     }
-}
-
-/// What the answers were.
-#[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    good: u64,
-    replays: u64,
-    bytes: usize,
 }
 
 /// A figure of requests that failed would be worth nothing.
@@ -144,37 +169,35 @@ fn expect(cell: &Cell, told: Told, requests: u64) {
     assert_eq!(told.good, requests, "{cell}: not every request was answered as it should be");
     let replays = if cell.replays() { requests } else { 0 };
     assert_eq!(told.replays, replays, "{cell}: replays");
-    assert!(told.bytes as u64 >= requests, "{cell}: answers without a body");
+    assert!(told.bytes >= requests, "{cell}: answers without a body");
 }
 
 async fn drive(app: &Router, requests: Vec<Request<Body>>, tasks: usize) -> Told {
-    if tasks <= 1 {
-        let mut told = Told::default();
-        for request in requests {
-            one(app, request, &mut told).await;
-        }
-        return told;
-    }
-    let queue = Arc::new(Mutex::new(requests.into_iter()));
-    let mut running = JoinSet::new();
-    for _ in 0..tasks {
-        let (app, queue) = (app.clone(), queue.clone());
-        running.spawn(async move {
-            let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let mut told = Told::default();
-            while let Some(request) = next() {
-                one(&app, request, &mut told).await;
-            }
-            told
-        });
-    }
+    let started = Instant::now();
     let mut all = Told::default();
-    while let Some(told) = running.join_next().await {
-        let told = told.expect("no request panics");
-        all.good += told.good;
-        all.replays += told.replays;
-        all.bytes += told.bytes;
+    if tasks <= 1 {
+        for request in requests {
+            one(app, request, &mut all).await;
+        }
+    } else {
+        let queue = Arc::new(Mutex::new(requests.into_iter()));
+        let mut running = JoinSet::new();
+        for _ in 0..tasks {
+            let (app, queue) = (app.clone(), queue.clone());
+            running.spawn(async move {
+                let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let mut told = Told::default();
+                while let Some(request) = next() {
+                    one(&app, request, &mut told).await;
+                }
+                told
+            });
+        }
+        while let Some(told) = running.join_next().await {
+            all.join(told.expect("no request panics"));
+        }
     }
+    all.wall = started.elapsed();
     all
 }
 
@@ -183,26 +206,29 @@ async fn one(app: &Router, request: Request<Body>, told: &mut Told) {
         Ok(response) => response,
         Err(never) => match never {},
     };
-    told.good += u64::from(matches!(response.status(), StatusCode::CREATED | StatusCode::OK));
-    told.replays += u64::from(response.headers().contains_key("idempotent-replayed"));
+    let good = matches!(response.status(), StatusCode::CREATED | StatusCode::OK);
+    let replay = response.headers().contains_key("idempotent-replayed");
     let body = response.into_body().collect().await.expect("bodies in memory do not break off");
-    told.bytes += body.to_bytes().len();
+    told.add(good, replay, body.to_bytes().len());
 }
 
 /// Sends so many requests to one app and measures nothing, for whoever measures from outside.
 pub async fn send(cell: Cell, requests: u64, redis: Option<&RedisInfo>, tasks: usize) {
-    let plan = Plan { time: Duration::ZERO, batch: 1, tasks };
+    let plan = Plan { time: Duration::ZERO, batch: 1, tasks, cores: None };
     let run = std::process::id() << 4;
     let mut bench = Bench::new(cell, plan, redis, run).await;
-    // Built ahead, so that the cost of building is alike whatever is sent.
-    let requests = cell.requests(run, bench.sent, requests);
-    bench.sent += requests.len() as u64;
-    let count = requests.len() as u64;
-    let tasks = if cell.store == Store::Redis { tasks } else { 1 };
-    expect(&cell, drive(&bench.app, requests, tasks).await, count);
+    bench.send(cell, requests).await;
+    bench.end().await;
 }
 
 /// The CPU time of this process so far, all of its threads and the kernel's work for it included.
 pub fn process_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).expect("every Unix has this clock").into()
+}
+
+/// The CPU time of the processes that this one has started and that have ended.
+pub fn children_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("every Unix counts it");
+    let micros = |time: TimeVal| time.num_microseconds().try_into().unwrap_or(0);
+    Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time()))
 }

@@ -1,10 +1,11 @@
-//! Medians, spreads and ratios, as tables in Markdown.
+//! What was measured, as tables in Markdown.
 
 use std::fmt::Write;
 
 use crate::{
-    cell::{Cell, Store, Variant, Workload},
+    cell::{Cell, Store, Variant, Way, Workload},
     measure::Sample,
+    spread::Spread,
 };
 
 /// The samples of the cells of one table, round by round.
@@ -14,9 +15,6 @@ pub struct Table {
     /// By cell, then by round.
     samples: Vec<Vec<Sample>>,
 }
-
-/// Below this, in microseconds, "over bare axum" is noise, and so is a ratio to it.
-const TELLS_NOTHING: f64 = 0.3;
 
 impl Table {
     /// A table without rounds.
@@ -37,9 +35,13 @@ impl Table {
 
     /// The table as text.
     pub fn text(&self, tasks: usize) -> String {
-        let Cell { store, workload, .. } = self.cells[0];
-        let at_once = if store == Store::Redis { tasks } else { 1 };
-        let mut out = format!("### {workload}, {store}, {at_once} at once\n\n");
+        let Cell { way, store, workload, .. } = self.cells[0];
+        let at_once = match (way, store) {
+            (Way::Served, _) => format!("served on {tasks} connections"),
+            (Way::Called, Store::Redis) => format!("{tasks} at once"),
+            (Way::Called, Store::Memory) => "1 at once".to_owned(),
+        };
+        let mut out = format!("### {workload}, {store}, {at_once}\n\n");
         let redis = store == Store::Redis && workload != Workload::PassThrough;
         out.push_str(
             "| variant | CPU us | over bare us | x bare | over bare, x minimum | wall us |",
@@ -61,14 +63,14 @@ impl Table {
         let (bare, minimum) = (self.place(Variant::Bare), self.place(Variant::Minimum));
         let pairs = || rounds.iter().zip(&self.samples[bare]);
         let times = Spread::of(pairs().map(|(sample, bare)| sample.cpu_us / bare.cpu_us));
-        let floor = Spread::of(self.over_bare(minimum)).median;
-        let of_minimum = match floor.abs() < TELLS_NOTHING || place == bare || floor < 0.0 {
-            true => "-".to_owned(),
-            false => {
-                let pairs = self.over_bare(place).zip(self.over_bare(minimum));
-                Spread::of(pairs.map(|(over, floor)| over / floor)).text(2)
-            }
+        let over_floor: Vec<_> = self.over_bare(place).zip(self.over_bare(minimum)).collect();
+        // What passes through costs the minimum a look for its field, which is no measure.
+        let passes = self.cells[place].workload == Workload::PassThrough;
+        let of_minimum = match place == bare || passes {
+            true => None,
+            false => Spread::of_ratio(&over_floor),
         };
+        let of_minimum = of_minimum.map_or("-".to_owned(), |spread| spread.text(2));
         let variant = self.cells[place].variant;
         let row = format!(
             "| {variant} | {} | {} | {} | {of_minimum} | {:.2} |",
@@ -105,40 +107,6 @@ impl Table {
     }
 }
 
-/// A median, and the smallest and largest.
-#[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    /// Half of the values are above it.
-    pub median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    /// Of these values; all NaN if there is none.
-    pub fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.collect();
-        values.sort_by(f64::total_cmp);
-        match (values.first(), values.last()) {
-            (Some(&least), Some(&most)) => {
-                let upper = values.len() / 2;
-                let median = match values.len() % 2 {
-                    0 => f64::midpoint(values[upper - 1], values[upper]),
-                    _ => values[upper],
-                };
-                Self { median, least, most }
-            }
-            _ => Self { median: f64::NAN, least: f64::NAN, most: f64::NAN },
-        }
-    }
-
-    /// `median (least..most)`.
-    pub fn text(self, digits: usize) -> String {
-        let Self { median, least, most } = self;
-        format!("{median:.digits$} ({least:.digits$}..{most:.digits$})")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,30 +115,25 @@ mod tests {
         Sample { cpu_us, wall_us: cpu_us, redis: None }
     }
 
-    #[test]
-    fn a_spread_has_the_middle_and_both_ends() {
-        assert_eq!(Spread::of([3.0, 1.0, 2.0].into_iter()).text(1), "2.0 (1.0..3.0)");
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0].into_iter()).text(1), "2.5 (1.0..4.0)");
-        assert!(Spread::of([].into_iter()).median.is_nan());
+    fn row(workload: Workload, minimum: f64) -> String {
+        let mut table = Table::new(Cell::table(Way::Called, Store::Memory, workload));
+        // The second round is twice as slow for everybody, which no ratio shows.
+        for slow in [1.0, 2.0] {
+            for (place, cpu) in [10.0, 11.0, 10.0 + minimum, 14.0, 15.0, 14.0].iter().enumerate() {
+                table.add(place, sample(cpu * slow));
+            }
+        }
+        let text = table.text(1);
+        text.lines().find(|line| line.contains("| layer |")).expect("it has every variant").into()
     }
 
     #[test]
     fn ratios_are_taken_within_a_round_and_not_where_the_minimum_costs_nothing() {
-        let row = |minimum: f64| {
-            let mut table = Table::new(Cell::table(Store::Memory, Workload::First));
-            // The second round is twice as slow for everybody, which no ratio shows.
-            for slow in [1.0, 2.0] {
-                for (place, cpu) in
-                    [10.0, 11.0, 10.0 + minimum, 14.0, 15.0, 14.0].iter().enumerate()
-                {
-                    table.add(place, sample(cpu * slow));
-                }
-            }
-            table.text(1).lines().find(|line| line.contains("| layer |")).map(str::to_owned)
-        };
-        let dear = row(2.0).unwrap();
+        let dear = row(Workload::First, 2.0);
         assert!(dear.contains("| 1.40 (1.40..1.40) | 2.00 (2.00..2.00) |"), "{dear}");
-        let free = row(0.1).unwrap();
+        let free = row(Workload::First, 0.1);
         assert!(free.contains("| 1.40 (1.40..1.40) | - |"), "{free}");
+        let passing = row(Workload::PassThrough, 2.0);
+        assert!(passing.contains("| 1.40 (1.40..1.40) | - |"), "{passing}");
     }
 }

@@ -11,6 +11,7 @@ use tower_idempotency::{
 use tower_idempotency_benches::{
     app,
     cell::Variant,
+    mux::Mux,
     redis_info::{Counters, RedisInfo},
 };
 use tower_idempotency_test_support::RedisServer;
@@ -131,26 +132,32 @@ async fn sent_since(redis: &RedisInfo, before: &mut Counters) -> u64 {
     sent
 }
 
+async fn stores(url: &str) -> [RedisStore; 2] {
+    [RedisStore::connect(url).await.expect("it runs"), RedisStore::over(Mux::connect(url).await)]
+}
+
+/// So of `layer-mux` too, or it would not be the session alone that it differs in.
 #[tokio::test]
 async fn redis_is_sent_two_commands_for_a_first_delivery_one_for_a_replay_and_else_none() {
-    for policy in policies() {
-        let server = RedisServer::start().await;
-        let redis = RedisInfo::connect(&server.url()).await;
-        let store = RedisStore::connect(&server.url()).await.expect("it runs");
-        let app = app_on(store, policy);
-        // A server that does not know a script is sent its text once.
-        send(&app, app::delivery("k-0")).await;
-        let mut before = redis.counters().await;
+    let server = RedisServer::start().await;
+    let redis = RedisInfo::connect(&server.url()).await;
+    for (place, store) in stores(&server.url()).await.into_iter().enumerate() {
+        for (policy, name) in policies().into_iter().zip(["webhook", "api"]) {
+            let app = app_on(store.clone().prefix(&format!("trips-{place}-{name}")), policy);
+            // A server that does not know a script is sent its text once.
+            send(&app, app::delivery("k-0")).await;
+            let mut before = redis.counters().await;
 
-        assert_eq!(send(&app, app::pass_through()).await, (StatusCode::OK, false));
-        assert_eq!(sent_since(&redis, &mut before).await, 0);
+            assert_eq!(send(&app, app::pass_through()).await, (StatusCode::OK, false));
+            assert_eq!(sent_since(&redis, &mut before).await, 0);
 
-        for key in ["k-1", "k-2"] {
-            assert_eq!(send(&app, app::delivery(key)).await, (StatusCode::CREATED, false));
-            assert_eq!(sent_since(&redis, &mut before).await, 2);
-            for _ in 0..3 {
-                assert_eq!(send(&app, app::delivery(key)).await, (StatusCode::CREATED, true));
-                assert_eq!(sent_since(&redis, &mut before).await, 1);
+            for key in ["k-1", "k-2"] {
+                assert_eq!(send(&app, app::delivery(key)).await, (StatusCode::CREATED, false));
+                assert_eq!(sent_since(&redis, &mut before).await, 2);
+                for _ in 0..3 {
+                    assert_eq!(send(&app, app::delivery(key)).await, (StatusCode::CREATED, true));
+                    assert_eq!(sent_since(&redis, &mut before).await, 1);
+                }
             }
         }
     }

@@ -52,7 +52,7 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     let row = match DEDUP.enter(&mut tx, op).await? {
 ///         Entry::New(row) => row,
 ///         Entry::Done(answer) => return Ok(answer),
-///         Entry::Mismatch => return Err("this delivery id belongs to another order".into()),
+///         Entry::Mismatch => return Err("this row is another request's".into()),
 ///     };
 ///     match ORDERS.advance(&mut tx, START, order).await? {
 ///         Moved::Now => {}
@@ -115,7 +115,7 @@ pub type Asked<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + '
 ///     let row = match DEDUP.enter(&mut tx, op).await? {
 ///         Entry::New(row) => row,
 ///         Entry::Done(answer) => return Ok(answer),
-///         Entry::Mismatch => return Err("this delivery id belongs to another order".into()),
+///         Entry::Mismatch => return Err("this row is another request's".into()),
 ///     };
 ///     match ORDERS.advance(&mut tx, FINISH, order).await? {
 ///         Moved::Now | Moved::Already(Order::Done) => {

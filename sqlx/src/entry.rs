@@ -19,9 +19,10 @@ pub enum Entry<DB> {
     New(DedupRow<DB>),
     /// It was done, and this was answered. Answer so, and drop the transaction.
     Done(Answer),
-    /// This delivery id belongs to an operation with another business key. Nothing may be done. Answer
-    /// what the policy releases, such as 409 or `Outcome::Release` with the layer's own 422: kept, the
-    /// answer would need a row under this delivery id, and there is one already.
+    /// The row is another request's: what the policy compares differs, the one-time token was issued to
+    /// another caller, or this delivery id belongs to an operation with another business key. Nothing may
+    /// be done: drop the transaction, and answer anything. The layer refuses the request, with 422 or 403, as
+    /// if its own record had said so, whatever the handler answers, and keeps nothing of it.
     Mismatch,
 }
 

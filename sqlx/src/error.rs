@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Unreadable { table: &'static str, id: i64, what: String },
     TooLong { what: &'static str, length: usize, at_most: usize },
     Foreign { table: &'static str },
+    Other { table: &'static str, id: i64 },
+    Old { table: &'static str, bytes: &'static str, error: sqlx::Error },
     RowGone { table: &'static str, id: i64 },
     UnknownState { table: &'static str, column: &'static str, found: String },
     ManyRows { table: &'static str, id_column: &'static str, rows: u64 },
@@ -50,6 +52,10 @@ impl Error {
         matches!(self.0, Kind::Unanswered { .. })
     }
 
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self.0, Kind::Foreign { .. })
+    }
+
     /// Whether the state that the column holds is none of the state machine's.
     pub fn is_unknown_state(&self) -> bool {
         matches!(self.0, Kind::UnknownState { .. })
@@ -77,6 +83,15 @@ impl fmt::Display for Error {
             Kind::Foreign { table } => {
                 write!(f, "the row of this delivery id in {table} is for another business key")
             }
+            Kind::Other { table, id } => write!(
+                f,
+                "row {id} of {table} is another request's: what must match differs, or the caller"
+            ),
+            Kind::Old { table, bytes, .. } => write!(
+                f,
+                "{table} was made before its rows had a fingerprint; add it: ALTER TABLE {table} ADD \
+                 COLUMN fingerprint {bytes}"
+            ),
             Kind::RowGone { table, id } => write!(
                 f,
                 "row {id} of {table} is not open in this transaction: commit it with the \
@@ -100,7 +115,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Database { error, .. } => Some(error),
+            Kind::Database { error, .. } | Kind::Old { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::{error::Error as _, fmt, time::Duration};
 
 use sqlx::Pool;
-use tower_idempotency::{Answer, Ledger, LedgerEntry, LedgerError, Sealed};
+use tower_idempotency::{Ledger, LedgerEntry, LedgerError, LedgerRow, Sealed};
 
 use crate::{
     dialect::Dialect,
@@ -23,7 +23,8 @@ const TRIES: u32 = 3;
 ///   open still, in a process that stalls: then the next run's [`enter`](DedupTable::enter) waits for
 ///   it, and finds its answer if it commits.
 /// * Where the handler left no row for an answer that is kept, this writes one. A row that is there
-///   wins. One without an answer, whose transaction was ended by `tx.commit()`, gets this one.
+///   wins, unless it is another request's, which is refused. One without an answer, whose transaction was
+///   ended by `tx.commit()`, gets this one.
 /// * A row without an answer whose process died before that is an error: what it did is never done
 ///   again, and somebody has to say what was answered
 ///   ([`Settle::in_ledger`](tower_idempotency::operations::Settle::in_ledger)).
@@ -37,10 +38,10 @@ impl<DB: Dialect> DedupLedger<DB> {
         Self { table, pool }
     }
 
-    async fn find_row(&self, entry: &LedgerEntry) -> Result<Option<Answer>, Error> {
-        let ids = Ids::of_entry(self.table.rule(), entry)?;
-        match self.table.committed(&self.pool, ids).await? {
-            Some(Met::Row(columns)) => stored::answer(self.table.table(), columns).map(Some),
+    async fn find_row(&self, entry: &LedgerEntry) -> Result<Option<LedgerRow>, Error> {
+        let ids = Ids::of_entry(self.table.rule(), entry, None)?;
+        match self.table.committed(&self.pool, &ids).await? {
+            Some(Met::Row(columns)) => stored::row(self.table.table(), columns).map(Some),
             Some(Met::Foreign) => Err(self.foreign()),
             Some(Met::New(_)) | None => Ok(None),
         }
@@ -50,33 +51,41 @@ impl<DB: Dialect> DedupLedger<DB> {
     async fn try_seal(
         &self,
         entry: &LedgerEntry,
-        answer: &Answer,
+        row: &LedgerRow,
     ) -> Result<Option<Sealed>, Error> {
-        let ids = Ids::of_entry(self.table.rule(), entry)?;
+        let ids = Ids::of_entry(self.table.rule(), entry, row.print.as_ref())?;
         let table = self.table.table();
         let mut tx = self.pool.begin().await.map_err(Error::database::<DB>)?;
         if let Some(before) = DB::BEFORE_SEAL {
             DB::run(&mut tx, before.to_owned()).await.map_err(Error::database::<DB>)?;
         }
-        let id = match self.table.insert(&mut tx, ids).await? {
+        let id = match self.table.insert(&mut tx, &ids).await? {
             Met::New(id) => id,
-            Met::Row(columns) if stored::is_unanswered(&columns) => columns.0,
+            Met::Row(columns) if columns.is_unanswered() => {
+                let there = columns.print(table)?;
+                if let (Some(there), Some(print)) = (&there, &row.print)
+                    && !there.is_same_request(print)
+                {
+                    return Err(Error::new(Kind::Other { table, id: columns.id }));
+                }
+                columns.id
+            }
             Met::Row(columns) => {
-                return stored::answer(table, columns).map(|row| Some(Sealed::Existing(row)));
+                return stored::row(table, columns).map(|row| Some(Sealed::Existing(row)));
             }
             Met::Foreign => return Err(self.foreign()),
         };
-        if !stored::write::<DB>(&mut tx, table, id, answer).await? {
+        if !stored::write::<DB>(&mut tx, table, id, &row.answer).await? {
             return Ok(None);
         }
         tx.commit().await.map_err(Error::database::<DB>)?;
         Ok(Some(Sealed::Written))
     }
 
-    async fn seal_row(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, Error> {
+    async fn seal_row(&self, entry: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, Error> {
         let mut tries = 1;
         loop {
-            match self.try_seal(entry, answer).await {
+            match self.try_seal(entry, row).await {
                 Ok(Some(sealed)) => return Ok(sealed),
                 Ok(None) if tries < TRIES => {}
                 Ok(None) => return Err(Error::database::<DB>(sqlx::Error::RowNotFound)),
@@ -93,12 +102,12 @@ impl<DB: Dialect> DedupLedger<DB> {
 }
 
 impl<DB: Dialect> Ledger for DedupLedger<DB> {
-    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, entry: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         self.find_row(entry).await.map_err(unknown)
     }
 
-    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
-        self.seal_row(entry, answer).await.map_err(unknown)
+    async fn seal(&self, entry: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, LedgerError> {
+        self.seal_row(entry, row).await.map_err(unknown)
     }
 
     fn hold(&self) -> Option<Duration> {
@@ -112,7 +121,8 @@ fn unknown(error: Error) -> LedgerError {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     };
-    LedgerError::new(text).caused_by(error)
+    let told = if error.is_foreign() { LedgerError::foreign(text) } else { LedgerError::new(text) };
+    told.caused_by(error)
 }
 
 // Derived ones would ask the same of `DB`.

@@ -31,6 +31,7 @@ mod name;
 mod states;
 mod stored;
 mod table;
+mod upkeep;
 
 pub use column::{Asked, Moved, StateColumn};
 pub use dialect::Dialect;

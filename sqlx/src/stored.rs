@@ -1,23 +1,70 @@
 //! An answer as columns of a row, which a person can read.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use tower_idempotency::Answer;
+use tower_idempotency::{Answer, LedgerRow, RowPrint};
 
 use crate::{
     dialect::{Dialect, sql},
     error::{Error, Kind},
 };
 
-/// `id, business_key, status, headers, body, trailers`.
-pub(crate) type Columns =
-    (i64, Option<Vec<u8>>, Option<i32>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+/// A row as it is stored, but for what identifies it.
+#[derive(Debug)]
+pub struct Columns {
+    pub(crate) id: i64,
+    pub(crate) business_key: Option<Vec<u8>>,
+    pub(crate) fingerprint: Option<Vec<u8>>,
+    pub(crate) status: Option<i32>,
+    pub(crate) headers: Option<Vec<u8>>,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) trailers: Option<Vec<u8>>,
+}
 
-/// The columns that are selected, in the order of [`Columns`].
-pub(crate) const COLUMNS: &str = "id, business_key, status, headers, body, trailers";
+/// What is selected, in the order of [`COLUMNS`].
+pub(crate) type Selected = (
+    i64,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<i32>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+    Option<Vec<u8>>,
+);
+
+pub(crate) const COLUMNS: &str = "id, business_key, fingerprint, status, headers, body, trailers";
+
+impl From<Selected> for Columns {
+    fn from(selected: Selected) -> Self {
+        let (id, business_key, fingerprint, status, headers, body, trailers) = selected;
+        Self { id, business_key, fingerprint, status, headers, body, trailers }
+    }
+}
+
+impl Columns {
+    /// Whether the row has no answer.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// What its request had of what must match; `None` where that is not known.
+    pub(crate) fn print(&self, table: &'static str) -> Result<Option<RowPrint>, Error> {
+        let Some(bytes) = &self.fingerprint else { return Ok(None) };
+        RowPrint::from_bytes(bytes).map(Some).map_err(|_| {
+            let what = "its fingerprint is none of this version's".to_owned();
+            Error::new(Kind::Unreadable { table, id: self.id, what })
+        })
+    }
+}
+
+/// What a row holds.
+pub(crate) fn row(table: &'static str, columns: Columns) -> Result<LedgerRow, Error> {
+    let print = columns.print(table)?;
+    Ok(LedgerRow::new(answer(table, columns)?, print))
+}
 
 /// The answer that a row holds.
 pub(crate) fn answer(table: &'static str, columns: Columns) -> Result<Answer, Error> {
-    let (id, _, status, headers, body, trailers) = columns;
+    let Columns { id, status, headers, body, trailers, .. } = columns;
     let Some(status) = status else {
         return Err(Error::new(Kind::Unanswered { table, id }));
     };
@@ -40,11 +87,6 @@ pub(crate) fn answer(table: &'static str, columns: Columns) -> Result<Answer, Er
     Ok(answer)
 }
 
-/// Whether a row with these columns has no answer.
-pub(crate) fn is_unanswered(columns: &Columns) -> bool {
-    columns.2.is_none()
-}
-
 /// Writes an answer into a row that has none; whether there was such a row.
 pub(crate) async fn write<DB: Dialect>(
     on: &mut DB::Connection,
@@ -59,14 +101,15 @@ pub(crate) async fn write<DB: Dialect>(
 }
 
 fn columns(id: i64, answer: &Answer) -> Columns {
-    (
+    Columns {
         id,
-        None,
-        Some(answer.status().as_u16().into()),
-        Some(lines(answer.headers())),
-        answer.body().map(|body| body.to_vec()),
-        answer.trailers().map(lines),
-    )
+        business_key: None,
+        fingerprint: None,
+        status: Some(answer.status().as_u16().into()),
+        headers: Some(lines(answer.headers())),
+        body: answer.body().map(|body| body.to_vec()),
+        trailers: answer.trailers().map(lines),
+    }
 }
 
 /// A line `name: value` for each. A value cannot hold a line's end, so this is exact.
@@ -117,13 +160,15 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_refused() {
         let error = |columns| answer("dedup", columns).unwrap_err();
-        let whole = columns(7, &Answer::text("success"));
-        assert!(error((7, None, None, None, None, None)).is_unanswered());
-        let cut = whole.3.clone().map(|lines| lines[..lines.len() - 1].to_vec());
+        let whole = || columns(7, &Answer::text("success"));
+        assert!(error(Columns { status: None, ..whole() }).is_unanswered());
+        let cut = whole().headers.map(|lines| lines[..lines.len() - 1].to_vec());
         for headers in [cut, Some(b"no colon\n".to_vec()), Some(b"a: \x01\n".to_vec())] {
-            let broken = (7, None, Some(200), headers, None, None);
+            let broken = Columns { headers, ..whole() };
             assert!(error(broken).to_string().contains("its headers"));
         }
-        assert!(error((7, None, Some(70_000), None, None, None)).to_string().contains("status"));
+        assert!(error(Columns { status: Some(70_000), ..whole() }).to_string().contains("status"));
+        let unknown = Columns { fingerprint: Some(b"\x02".to_vec()), ..whole() };
+        assert!(row("dedup", unknown).unwrap_err().to_string().contains("its fingerprint"));
     }
 }

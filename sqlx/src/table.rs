@@ -8,19 +8,15 @@ use tower_idempotency::{Answer, Operation};
 use crate::{
     dialect::{Dialect, depth, sql},
     entry::{DedupRow, Entry},
-    error::Error,
+    error::{Error, Kind},
     ids::Ids,
     ledger::DedupLedger,
     name,
     stored::{self, COLUMNS, Columns},
 };
 
-/// The name that the schema files give the table.
-const NAME_IN_SCHEMA: &str = "dedup";
 /// A row that is purged between the insert and the read leaves its place to an insert anew.
 const TRIES: u32 = 3;
-/// Longer than a handler runs between its row and the last sign of life in the layer's store.
-const RUN: Duration = Duration::from_secs(60 * 60);
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// A table with a row for each operation that was done, written in the transaction that does it:
@@ -49,7 +45,7 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 ///     let row = match DEDUP.enter(&mut tx, op).await? {
 ///         Entry::New(row) => row,
 ///         Entry::Done(answer) => return Ok(answer),
-///         Entry::Mismatch => return Err("this delivery id belongs to another order".into()),
+///         Entry::Mismatch => return Err("this row is another request's".into()),
 ///     };
 ///     sqlx::query("UPDATE accounts SET balance = balance - 960 WHERE user = ?")
 ///         .bind(user)
@@ -111,7 +107,12 @@ impl<DB: Dialect> DedupTable<DB> {
     /// `innodb_lock_wait_timeout` (50 s) or `busy_timeout` (5 s).
     ///
     /// It tells the layer: what was found, or is committed later, is the answer that everybody gets, and
-    /// the layer need not look for it ([`Operation::left_row`]).
+    /// the layer need not look for it ([`Operation::left_row`]). Of a [mismatch](Entry::Mismatch) it says so,
+    /// and the layer refuses the request as it would have by its own record ([`Operation::met_row`]).
+    ///
+    /// The row has the request's fingerprint from its first moment: what the policy compares
+    /// ([`Policy::compare`](tower_idempotency::Policy::compare)), and the caller that a one-time token is bound
+    /// to. Whatever the layer's store has lost, its answer is given to the same request alone.
     ///
     /// It works under every isolation level. From REPEATABLE READ on, PostgreSQL gives up a
     /// transaction that has met a row it cannot see; then the row is read in a new transaction,
@@ -132,23 +133,33 @@ impl<DB: Dialect> DedupTable<DB> {
         operation: &Operation,
     ) -> Result<Entry<DB>, Error> {
         let ids = Ids::of(self.rule, operation)?;
-        match self.insert(tx, ids).await? {
+        match self.insert(tx, &ids).await? {
             Met::New(id) => {
                 operation.entered();
                 Ok(Entry::New(DedupRow::new(*self, id, operation.clone())))
             }
             Met::Row(columns) => {
-                let answer = stored::answer(self.table, columns)
+                let answer = self
+                    .answer(columns, operation)
                     // It has happened, and nobody knows what was answered.
                     .inspect_err(|_| operation.mark_uncertain())?;
-                operation.left_row(&answer);
-                Ok(Entry::Done(answer))
+                Ok(answer.map_or(Entry::Mismatch, Entry::Done))
             }
             Met::Foreign => {
-                operation.entered();
+                operation.met_foreign_row();
                 Ok(Entry::Mismatch)
             }
         }
+    }
+
+    /// The answer of this row; `None` if it is another request's. The layer is told either way.
+    fn answer(&self, columns: Columns, operation: &Operation) -> Result<Option<Answer>, Error> {
+        if !operation.met_row(columns.print(self.table)?.as_ref()) {
+            return Ok(None);
+        }
+        let answer = stored::answer(self.table, columns)?;
+        operation.left_row(&answer);
+        Ok(Some(answer))
     }
 
     /// This table as the [`Ledger`](tower_idempotency::Ledger) of a policy: an abandoned operation is
@@ -187,7 +198,8 @@ impl<DB: Dialect> DedupTable<DB> {
     ///
     /// # Errors
     ///
-    /// As [`DedupTable::enter`].
+    /// As [`DedupTable::enter`]; and where the row is another request's ([`Entry::Mismatch`]). The layer
+    /// refuses this one then, whatever the handler answers.
     ///
     /// # Cancel safety
     ///
@@ -197,68 +209,13 @@ impl<DB: Dialect> DedupTable<DB> {
         pool: &Pool<DB>,
         operation: &Operation,
     ) -> Result<Option<Answer>, Error> {
-        match self.committed(pool, Ids::of(self.rule, operation)?).await? {
+        match self.committed(pool, &Ids::of(self.rule, operation)?).await? {
             Some(Met::Row(columns)) => {
-                let answer = stored::answer(self.table, columns)?;
-                operation.left_row(&answer);
-                Ok(Some(answer))
+                let other = Kind::Other { table: self.table, id: columns.id };
+                self.answer(columns, operation)?.map(Some).ok_or_else(|| Error::new(other))
             }
             _ => Ok(None),
         }
-    }
-
-    /// Creates the table where it is not there yet. The same as plain SQL, for migrations of one's
-    /// own, is in this crate's directory `schema`.
-    ///
-    /// # Errors
-    ///
-    /// What the database says.
-    ///
-    /// # Cancel safety
-    ///
-    /// May be dropped and called again.
-    pub async fn migrate(&self, pool: &Pool<DB>) -> Result<(), Error> {
-        let migrate = async {
-            let mut tx = pool.begin().await?;
-            if let Some(before) = DB::BEFORE_SCHEMA {
-                DB::run(&mut *tx, before.to_owned()).await?;
-            }
-            DB::run(&mut *tx, DB::SCHEMA.replace(NAME_IN_SCHEMA, self.table)).await?;
-            tx.commit().await
-        };
-        migrate.await.map_err(Error::database::<DB>)
-    }
-
-    /// Deletes rows that are older than this, by the database's clock in whole seconds, `at_most` so
-    /// many, the oldest first; how many it was. Rows younger than [`DedupTable::hold`] and one hour stay:
-    /// the layer's record of a run that died counts from its last sign of life, its row from its beginning.
-    ///
-    /// An operation whose row was deleted is new when it comes again. Call it now and then with a
-    /// bound that keeps the transaction short, such as 1,000, and again while it deletes so many.
-    ///
-    /// # Errors
-    ///
-    /// What the database says.
-    ///
-    /// # Cancel safety
-    ///
-    /// If it is dropped, the rows may be deleted or not.
-    pub async fn purge(
-        &self,
-        pool: &Pool<DB>,
-        older_than: Duration,
-        at_most: u32,
-    ) -> Result<u64, Error> {
-        let kept = self.hold.saturating_add(RUN);
-        let seconds = older_than.max(kept).as_secs_f64().ceil() as i64;
-        let purge = async {
-            // In a transaction, for a pool whose connections commit nothing by themselves.
-            let mut tx = pool.begin().await?;
-            let purge = sql::<DB>(DB::PURGE, self.table);
-            let rows = DB::purge(&mut tx, purge, seconds, at_most.into()).await?;
-            tx.commit().await.map(|()| rows)
-        };
-        purge.await.map_err(Error::database::<DB>)
     }
 
     pub(crate) fn table(&self) -> &'static str {
@@ -277,7 +234,7 @@ impl<DB: Dialect> DedupTable<DB> {
     pub(crate) async fn committed(
         &self,
         pool: &Pool<DB>,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
     ) -> Result<Option<Met>, Error> {
         let Some(begin) = DB::BEGIN_TO_LOOK else {
             let mut on = pool.acquire().await.map_err(Error::database::<DB>)?;
@@ -293,7 +250,7 @@ impl<DB: Dialect> DedupTable<DB> {
     pub(crate) async fn insert(
         &self,
         tx: &mut Transaction<'_, DB>,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
     ) -> Result<Met, Error> {
         for _ in 0..TRIES {
             match DB::insert(&mut *tx, self.table, ids).await {
@@ -323,7 +280,7 @@ impl<DB: Dialect> DedupTable<DB> {
     pub(crate) async fn seen(
         &self,
         on: &mut DB::Connection,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
         locked: &str,
     ) -> Result<Option<Met>, Error> {
         let delivery = self.row(on, "delivery_id", ids, ids.delivery_id, locked).await?;
@@ -332,7 +289,7 @@ impl<DB: Dialect> DedupTable<DB> {
         };
         match delivery {
             // Done before the policy had a business key, or under this very one.
-            Some(row) if row.1.as_deref().is_none_or(|key| key == business_key) => {
+            Some(row) if row.business_key.as_deref().is_none_or(|key| key == business_key) => {
                 Ok(Some(Met::Row(row)))
             }
             Some(_) => Ok(Some(Met::Foreign)),
@@ -351,15 +308,15 @@ impl<DB: Dialect> DedupTable<DB> {
         operation: &Operation,
     ) -> Result<bool, Error> {
         let ids = Ids::of(self.rule, operation)?;
-        let row = self.row(on, "delivery_id", ids, ids.delivery_id, "").await?;
-        Ok(row.is_some_and(|row| row.0 == id))
+        let row = self.row(on, "delivery_id", &ids, ids.delivery_id, "").await?;
+        Ok(row.is_some_and(|row| row.id == id))
     }
 
     async fn row(
         &self,
         on: &mut DB::Connection,
         column: &str,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
         id: &[u8],
         locked: &str,
     ) -> Result<Option<Columns>, Error> {

@@ -11,18 +11,21 @@ mod value;
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 pub use registry::Registry;
 use rule::RuleConfig;
 use value::Value;
 
-use crate::rule::Rules;
+use crate::rule::{RuleError, Rules};
+
+/// What a table of rules may have.
+const FIELDS: [&str; 2] = ["rules", "recent"];
 
 /// Rules as a configuration says them, before the names in it are looked up in a [`Registry`].
 ///
-/// It is a list of tables. Where nothing needs to be registered, [`Rules`] can be read directly. For
-/// editors there is a JSON Schema of it in the repository, `docs/rules.schema.json`.
+/// It is a list of tables, a rule each. Where nothing needs to be registered, [`Rules`] can be read
+/// directly. For editors there is a JSON Schema of it in the repository, `docs/rules.schema.json`.
 ///
 /// | field | what it is |
 /// |---|---|
@@ -56,6 +59,16 @@ use crate::rule::Rules;
 /// | `{ sent = { json = "/id" } }` | [`sent`](crate::sent) |
 /// | `{ source = "message-id" }` | [`Registry::source`], in `compare` [`Registry::field`] |
 ///
+/// In place of the list there may be a table with it, for what a layer with these rules does beside them:
+///
+/// | field | what it is |
+/// |---|---|
+/// | `rules` | the list |
+/// | `recent` | `IdempotencyLayer::recent`, with the feature `recent`: how many bytes of memory answers of the last minute are kept in, `"2MiB"`; 0, the default, keeps none |
+///
+/// Each layer that is made with the rules has as much room for itself; its own setter counts over what
+/// the file says.
+///
 /// # Errors
 ///
 /// Reading it fails where a field is unknown or stands twice, where two fields contradict each other,
@@ -64,17 +77,65 @@ use crate::rule::Rules;
 #[derive(Clone, Debug, Default)]
 pub struct RulesConfig {
     rules: Vec<RuleConfig>,
+    #[cfg(feature = "recent")]
+    recent: usize,
 }
 
 impl RulesConfig {
-    fn into_rules(self) -> Vec<RuleConfig> {
-        self.rules
+    /// Reads the rules and what stands beside them.
+    fn parse(fields: &[(String, Value)]) -> Result<Self, String> {
+        let get = |name| fields.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        if let Some((name, _)) = fields.iter().find(|(name, _)| !FIELDS.contains(&name.as_str())) {
+            let known = FIELDS.join(" and ");
+            return Err(format!(
+                "unknown field `{name}`; there may be {known}, and a rule stands in the list `rules`"
+            ));
+        }
+        let rules = match get("rules") {
+            Some(Value::List(rules)) => rules,
+            Some(other) => return Err(format!("rules: {}", other.is_not("a list of rules"))),
+            None => return Err("rules is missing; it is the list of rules".to_owned()),
+        };
+        let parse =
+            |(place, rule)| RuleConfig::parse(rule, place).map_err(|error| error.to_string());
+        let rules = (1..).zip(rules).map(parse).collect::<Result<_, _>>()?;
+        let recent = get("recent").map(quantity::room).transpose();
+        let recent = recent.map_err(|wrong| format!("recent: {wrong}"))?;
+        Self::keeping(rules, recent)
+    }
+
+    #[cfg(feature = "recent")]
+    fn keeping(rules: Vec<RuleConfig>, recent: Option<usize>) -> Result<Self, String> {
+        Ok(Self { rules, recent: recent.unwrap_or_default() })
+    }
+
+    #[cfg(not(feature = "recent"))]
+    fn keeping(rules: Vec<RuleConfig>, recent: Option<usize>) -> Result<Self, String> {
+        match recent {
+            None => Ok(Self { rules }),
+            Some(_) => {
+                Err("recent: this program was built without the feature `recent`".to_owned())
+            }
+        }
+    }
+
+    /// The rules, with what was registered under the names in them.
+    fn build(self, registry: &Registry) -> Result<Rules, RuleError> {
+        let mut rules = Rules::new();
+        #[cfg(feature = "recent")]
+        {
+            rules.recent = self.recent;
+        }
+        for rule in self.rules {
+            rules.try_add(rule.build(registry)?)?;
+        }
+        Ok(rules)
     }
 }
 
 impl<'de> Deserialize<'de> for RulesConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(RulesVisitor)
+        deserializer.deserialize_any(RulesVisitor)
     }
 }
 
@@ -84,15 +145,20 @@ impl<'de> Visitor<'de> for RulesVisitor {
     type Value = RulesConfig;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of rules")
+        f.write_str("a list of rules, or a table with that list as `rules`")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RulesConfig, A::Error> {
-        let mut rules = Vec::new();
+        let mut config = RulesConfig::default();
         while let Some(value) = list.next_element::<Value>()? {
-            rules.push(RuleConfig::parse(&value, rules.len() + 1).map_err(A::Error::custom)?);
+            let place = config.rules.len() + 1;
+            config.rules.push(RuleConfig::parse(&value, place).map_err(A::Error::custom)?);
         }
-        Ok(RulesConfig { rules })
+        Ok(config)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<RulesConfig, A::Error> {
+        RulesConfig::parse(&value::fields(table)?).map_err(A::Error::custom)
     }
 }
 
@@ -130,6 +196,37 @@ impl<'de> Visitor<'de> for RulesVisitor {
 /// assert!(error.message().starts_with(r#"rule "pay": retention: expected a duration"#));
 /// # Ok(())
 /// # }
+/// ```
+///
+/// # Example: answers of the last minute from memory, by configuration
+///
+/// ```
+/// # #[cfg(feature = "recent")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_idempotency::Rules;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Config {
+///     idempotency: Rules,
+/// }
+///
+/// let config: Config = toml::from_str(r#"
+///     [idempotency]
+///     recent = "2MiB"
+///
+///     [[idempotency.rules]]
+///     name = "fulfil"
+///     policy = "webhook"
+///     identity = { json = "/notifyId" }
+/// "#)?;
+/// assert_eq!(config.idempotency.iter().len(), 1);
+///
+/// let error = toml::from_str::<Config>("idempotency = { recnet = 0, rules = [] }").err().unwrap();
+/// assert!(error.message().starts_with("unknown field `recnet`; there may be rules and recent"));
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "recent"))]
+/// # fn main() {}
 /// ```
 impl<'de> Deserialize<'de> for Rules {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -8,6 +8,8 @@ use super::value::Value;
 
 const DURATION: &str = "a duration such as \"30s\", \"7d\" or \"1h30m\"";
 const SIZE: &str = "a number of bytes, or a size such as \"64KiB\" or \"1MiB\"";
+/// The least that an answer takes in there, times the parts of which it may take one.
+const ROOM_AT_LEAST: usize = 256 * 32;
 const METHODS: [Method; 7] = [
     Method::POST,
     Method::PUT,
@@ -47,6 +49,17 @@ pub(super) fn size(value: &Value) -> Result<usize, String> {
         _ => return Err(wrong()),
     };
     usize::try_from(bytes).map_err(|_| wrong())
+}
+
+/// How many bytes answers are kept in. What is too little for a single one is a number without its unit.
+pub(super) fn room(value: &Value) -> Result<usize, String> {
+    match size(value)? {
+        bytes @ 1..ROOM_AT_LEAST => Err(format!(
+            "{bytes} bytes have no room for a single answer, of which each may take 1/32; write a size \
+             such as \"2MiB\", or 0 to keep none"
+        )),
+        bytes => Ok(bytes),
+    }
 }
 
 pub(super) fn methods(value: &Value) -> Result<Vec<Method>, String> {

@@ -198,11 +198,7 @@ impl Registry {
     /// ([`Policy::check`]); when two rules are for the same requests ([`Rules::try_add`]). The
     /// message names the rule, the field and what was expected.
     pub fn rules(&self, config: RulesConfig) -> Result<Rules, RuleError> {
-        let mut rules = Rules::new();
-        for rule in config.into_rules() {
-            rules.try_add(rule.build(self)?)?;
-        }
-        Ok(rules)
+        config.build(self)
     }
 }
 

@@ -128,15 +128,22 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::List(values))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Value, A::Error> {
-        let mut fields: Vec<(String, Value)> = Vec::new();
-        while let Some((name, value)) = table.next_entry::<String, Value>()? {
-            // JSON lets a name stand twice, and readers disagree about which of them counts.
-            if fields.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom(format!("the field `{name}` stands twice; keep one")));
-            }
-            fields.push((name, value));
-        }
-        Ok(Value::Table(fields))
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Value, A::Error> {
+        fields(table).map(Value::Table)
     }
+}
+
+/// The fields of a table.
+pub(super) fn fields<'de, A: MapAccess<'de>>(
+    mut table: A,
+) -> Result<Vec<(String, Value)>, A::Error> {
+    let mut fields: Vec<(String, Value)> = Vec::new();
+    while let Some((name, value)) = table.next_entry::<String, Value>()? {
+        // JSON lets a name stand twice, and readers disagree about which of them counts.
+        if fields.iter().any(|(known, _)| *known == name) {
+            return Err(A::Error::custom(format!("the field `{name}` stands twice; keep one")));
+        }
+        fields.push((name, value));
+    }
+    Ok(fields)
 }

@@ -106,9 +106,8 @@ pub struct Idempotent {
 
 impl Idempotent {
     /// Runs work under this rule, whose policy is [`Policy::job`](crate::Policy::job), with records in
-    /// this store. The rule's name is part of every key. A rule for requests of the same name and in the same
-    /// store has other keys, but not in a table beside it ([`LedgerEntry`](crate::LedgerEntry)): there give
-    /// each a name of its own.
+    /// this store. The rule's name is part of every key. A rule for requests of the same name has other keys, in
+    /// the same store and in a table beside it ([`LedgerEntry::of_job`](crate::LedgerEntry::of_job)).
     ///
     /// # Panics
     ///

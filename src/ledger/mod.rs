@@ -1,5 +1,6 @@
 //! Who can say what became of an operation: a resolver that is asked, and a ledger that knows.
 
+mod print;
 mod row;
 
 use std::{
@@ -9,8 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+pub(crate) use print::Differs;
+pub use print::RowPrint;
 pub(crate) use row::DynLedger;
-pub use row::{Ledger, LedgerEntry, LedgerError, Sealed};
+pub use row::{Ledger, LedgerEntry, LedgerError, LedgerRow, Sealed};
 
 use crate::record::{Answer, Fence, RecordKey};
 

@@ -153,20 +153,12 @@ impl Claimant {
 
     /// Sends the claim once.
     async fn send(&mut self, takeover: Takeover, now: Instant, until: Instant) -> Answer {
-        let mut claim = self.claim.clone();
-        claim.takeover = takeover;
-        claim.within = until.saturating_duration_since(now);
-        if claim.is_look() {
+        let within = until.saturating_duration_since(now);
+        let Some(call) = self.begin_send(takeover, now, within) else {
             return Err(StoreError::too_slow());
-        }
-        self.last_sent = Some(now);
-        self.debt.too_late = Some(until + ROUNDING);
-        self.debt.lease = claim.lease;
-        self.debt.has_alias = claim.alias.is_some();
-        self.debt.unanswered += 1;
-        let call = self.debt.in_flight.insert(self.shared.store.clone().claim(claim));
-        let within = self.call_within.min(until - now);
-        let answer = in_time(&*self.shared.store, within, call).await;
+        };
+        let call = self.debt.in_flight.insert(call);
+        let answer = in_time(&*self.shared.store, self.call_within.min(within), call).await;
         self.debt.in_flight = None;
         match &answer {
             Ok(claimed) => self.debt.answered(claimed),
@@ -175,6 +167,28 @@ impl Claimant {
             Err(_) => {}
         }
         answer
+    }
+}
+
+impl Claimant {
+    /// The call that sends the claim, of which something may be owed from now on; `None` if there is no
+    /// time left.
+    fn begin_send(
+        &mut self,
+        takeover: Takeover,
+        now: Instant,
+        within: Duration,
+    ) -> Option<BoxFuture<Answer>> {
+        let claim = Claim { takeover, within, ..self.claim.clone() };
+        if claim.is_look() {
+            return None;
+        }
+        self.last_sent = Some(now);
+        self.debt.too_late = Some(now + within + ROUNDING);
+        self.debt.lease = claim.lease;
+        self.debt.has_alias = claim.alias.is_some();
+        self.debt.unanswered += 1;
+        Some(self.shared.store.clone().claim(claim))
     }
 }
 

@@ -10,8 +10,10 @@ use std::{
 
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
+use tracing::{Instrument, instrument::Instrumented};
 
-type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// The span is around the box, so that what is in it need not be moved into the span first.
+type Work<T> = Instrumented<Pin<Box<dyn Future<Output = T> + Send>>>;
 
 /// Polls its work where it is awaited, and moves it to a task if it is dropped before the end.
 ///
@@ -23,11 +25,14 @@ pub(super) struct Detach<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Detach<T> {
+    /// Work in the current span.
+    ///
     /// # Panics
     ///
     /// Outside of a Tokio runtime.
     pub(super) fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { work: Some(Box::pin(work)), runtime: Handle::current() }
+        let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
+        Self { work: Some(work.in_current_span()), runtime: Handle::current() }
     }
 }
 
@@ -37,7 +42,7 @@ impl<T: Send + 'static> Future for Detach<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         // Taken out, so that work that panics is not moved to a task to be polled again.
         let mut work = self.work.take().expect("Detach is not polled after its end");
-        let poll = work.as_mut().poll(cx);
+        let poll = Pin::new(&mut work).poll(cx);
         if poll.is_pending() {
             self.work = Some(work);
         }

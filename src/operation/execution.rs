@@ -15,6 +15,7 @@ use super::{
     Handled, Operation,
     capture::{Captured, answer_body},
     detach::{CatchPanic, Panic},
+    mismatch::refuse_other,
     recovery::storable,
     replay::{REPLAYED, refuse, replay, stored_headers, stored_trailers},
     seal::{Truth, seal},
@@ -26,7 +27,8 @@ use crate::{
     body::{BoxError, RequestBody, ResponseBody},
     policy::Ending,
     record::{Answer, Outcome, Previous, encode},
-    refusal::is_grpc,
+    refusal::{Refusal, is_grpc},
+    store::Reason,
     telemetry::{self, During, Timer},
 };
 
@@ -49,6 +51,8 @@ pub(super) enum InPlace {
     Row(Bytes),
     /// Nobody knows which is the one, and it is better not to give any.
     Unknown,
+    /// None: its row is another request's.
+    Refused(Refusal),
 }
 
 /// What came of a handler.
@@ -62,17 +66,16 @@ impl Execution {
     /// is called off.
     pub(super) fn start(way: Way, granted: Granted) -> Option<Self> {
         let Granted { grant, since } = granted;
-        let subject = way.subject().clone();
+        let (shared, subject, claimant) = way.into_parts();
         let operation = Operation::new(subject, grant.fence, grant.attempt, grant.previous);
         let longest = operation.subject().rule.policy().longest_run();
-        let watched =
-            way.shared().keeper.watch(grant.clone(), operation.clone(), since, longest)?;
-        let (shared, subject, claims_until) = way.started();
+        let watched = shared.keeper.watch(grant.clone(), operation.clone(), since, longest)?;
+        let claims_until = claimant.started();
         if grant.previous == Previous::AbandonedUnknown {
-            telemetry::rerun(&subject, &grant);
+            telemetry::rerun(operation.subject(), &grant);
         }
-        let in_flight = subject.rule.metrics().in_flight();
-        let settlement = Settlement::new(shared, subject, grant, watched, claims_until);
+        let in_flight = operation.subject().rule.metrics().in_flight();
+        let settlement = Settlement::new(shared, operation.clone(), grant, watched, claims_until);
         Some(Self { operation, settlement, _in_flight: in_flight })
     }
 
@@ -99,20 +102,28 @@ impl Execution {
     }
 
     /// Stores an answer, with its row where there is a ledger.
-    pub(super) async fn store(&self, answer: Answer) -> InPlace {
-        if self.operation.subject().rule.policy().observe {
-            // A row would change what the next handler does, and the client gets what its handler said.
-            self.settlement.keep(answer).await;
-            return InPlace::Nothing;
+    pub(super) async fn store(&self, answer: &Answer) -> InPlace {
+        let policy = self.operation.subject().rule.policy();
+        if policy.ledger.is_some() && !policy.observe {
+            let sealed = async {
+                let truth = seal(&self.operation, answer.clone()).await;
+                self.store_truth(truth).await
+            };
+            return Box::pin(sealed).await;
         }
-        self.store_truth(seal(&self.operation, answer).await).await
+        // Where it is only observed, a row would change what the next handler does.
+        match self.settlement.keep(answer).await {
+            // The client gets what its handler said.
+            Some(payload) if !policy.observe => InPlace::Other(payload),
+            _ => InPlace::Nothing,
+        }
     }
 
     pub(super) async fn store_truth(&self, truth: Truth) -> InPlace {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
         match truth {
-            Truth::Own(answer) => match self.settlement.keep(answer).await {
+            Truth::Own(answer) => match self.settlement.keep(&answer).await {
                 Some(payload) => InPlace::Other(payload),
                 None => InPlace::Nothing,
             },
@@ -121,13 +132,31 @@ impl Execution {
                 let payload = encode(&subject.record, &row, &[]);
                 let too_large = row.body().is_some_and(|body| body.len() > policy.answer_limit);
                 let kept = if too_large { row.without_body() } else { row };
-                InPlace::Row(self.settlement.keep(kept).await.unwrap_or(payload))
+                InPlace::Row(self.settlement.keep(&kept).await.unwrap_or(payload))
+            }
+            Truth::Other(differs) => {
+                self.settlement.release(Reason::DidNotHappen).await;
+                InPlace::Refused(refuse_other(subject, &differs))
             }
             Truth::Unknown { why, withheld } => {
                 self.settlement.uncertain(&why).await;
                 if withheld { InPlace::Unknown } else { InPlace::Nothing }
             }
         }
+    }
+}
+
+impl Execution {
+    /// What the client is told whose handler has met another request's row: whatever the handler says,
+    /// it did not happen, and what was granted is given back.
+    pub(super) async fn told_apart(&self) -> Option<Refusal> {
+        let differs = self.operation.other()?;
+        let subject = self.operation.subject();
+        if subject.rule.policy().observe {
+            return None;
+        }
+        self.settlement.release(Reason::DidNotHappen).await;
+        Some(refuse_other(subject, differs))
     }
 }
 
@@ -139,41 +168,53 @@ impl Drop for Execution {
 }
 
 /// Runs the handler, and tells the store before anybody sees the answer.
-pub(super) async fn run<S, B, R>(
+///
+/// No `async fn`, which would hold its arguments twice: what every execution needs stands in one small
+/// future, and what few need in boxes.
+pub(super) fn run<S, B, R>(
     execution: Execution,
     mut inner: S,
     mut request: Request<RequestBody<B>>,
-) -> Result<Result<Response<ResponseBody<R>>, S::Error>, Panic>
+) -> impl Future<Output = Result<Result<Response<ResponseBody<R>>, S::Error>, Panic>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>>,
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
     request.extensions_mut().insert(execution.operation.clone());
-    let limit = execution.operation.subject().rule.policy().answer_limit;
-    let handler = CatchPanic::new(async move {
-        let (head, body) = inner.call(request).await?.into_parts();
+    let grpc = is_grpc(request.headers());
+    async move {
+        let timer = Timer::start();
+        let called = match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
+            Ok(called) => CatchPanic::new(called).await,
+            Err(panic) => Err(panic),
+        };
         // Given back before the store is told: the handler has ended.
         drop(inner);
-        let body = if has_an_end(&head) {
-            answer_body(body, limit).await
-        } else {
-            Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) }
+        let ended = match called {
+            Ok(Ok(response)) => execution.capture(response).await.map(Ok),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(panic) => Err(panic),
         };
-        Ok(Done { head, body })
-    });
-    let timer = Timer::start();
-    let ended = handler.await;
-    execution.operation.subject().rule.metrics().ran(timer);
-    match ended {
-        Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
-        Ok(Err(error)) => {
-            execution.settlement.uncertain("the handler ended in an error").await;
-            Ok(Err(error))
+        execution.operation.subject().rule.metrics().ran(timer);
+        if execution.operation.other().is_some()
+            && let Some(refusal) = Box::pin(execution.told_apart()).await
+        {
+            let rule = &execution.operation.subject().rule;
+            telemetry::refused(rule, &refusal);
+            return ended.map(|_| Ok(refuse(rule.policy(), refusal, grpc)));
         }
-        Err(panic) => {
-            execution.settlement.uncertain("the handler panicked").await;
-            Err(panic)
+        match ended {
+            Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
+            Ok(Err(error)) => {
+                let uncertain = execution.settlement.uncertain("the handler ended in an error");
+                Box::pin(uncertain).await;
+                Ok(Err(error))
+            }
+            Err(panic) => {
+                Box::pin(execution.settlement.uncertain("the handler panicked")).await;
+                Err(panic)
+            }
         }
     }
 }
@@ -189,10 +230,33 @@ fn has_an_end(head: &Parts) -> bool {
     !event_stream && head.status != StatusCode::SWITCHING_PROTOCOLS
 }
 
+/// What the handler's answer means.
+struct Judged<R> {
+    response: Response<ResponseBody<R>>,
+    answer: Answer,
+    broken: bool,
+    /// Or the panic of the policy's own code.
+    ending: Result<Ending, Panic>,
+}
+
 impl Execution {
-    /// Tells the store what came of it, and gives what the client gets; a panic of the policy's own
-    /// code is told like one of the handler.
-    async fn conclude<R>(&self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
+    /// Reads the answer whole, if it has an end.
+    async fn capture<R>(&self, response: Response<R>) -> Result<Done<R>, Panic>
+    where
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let (head, body) = response.into_parts();
+        let limit = self.operation.subject().rule.policy().answer_limit;
+        let body = if has_an_end(&head) {
+            CatchPanic::new(answer_body(body, limit)).await?
+        } else {
+            Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) }
+        };
+        Ok(Done { head, body })
+    }
+
+    fn judge<R>(&self, done: Done<R>) -> Judged<R> {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
         head.extensions.insert(Handled::Executed { attempt: self.operation.attempt() });
@@ -202,50 +266,58 @@ impl Execution {
         }
         let (answer, broken, body) = self.answer(&head, body);
         let explicit = head.extensions.get::<Outcome>().copied();
-        let judged = match explicit {
+        let ending = match explicit {
             // Released, its key would be free for another body, and the next run be told that nothing
             // had happened.
             _ if self.row().is_some() => Ok(Ending::Keep),
+            // Only observed: the client is told what its handler said, and nobody else is.
+            _ if self.operation.other().is_some() => Ok(Outcome::Release.into()),
             Some(outcome) => Ok(outcome.into()),
             None if broken => Ok(Ending::UNCERTAIN),
             None => catch_unwind(AssertUnwindSafe(|| self.ending(&answer))),
         };
-        match judged {
+        Judged { response: Response::from_parts(head, body), answer, broken, ending }
+    }
+
+    /// Tells the store what came of it, and gives what the client gets; a panic of the policy's own
+    /// code is told like one of the handler.
+    async fn conclude<R>(&self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
+        let Judged { response, answer, broken, ending } = self.judge(done);
+        let uncertain = |why| Box::pin(self.settlement.uncertain(why));
+        match ending {
             Ok(Ending::Keep) => {
-                if let Some(instead) = self.keep(answer, is_grpc(&head.headers)).await {
-                    return Ok(instead);
-                }
+                let stored = self.store(&answer).await;
+                let grpc = is_grpc(response.headers());
+                return Ok(self.instead(stored, grpc).unwrap_or(response));
             }
-            Ok(Ending::UNCERTAIN) if broken => {
-                self.settlement.uncertain("the answer broke off").await;
-            }
-            Ok(Ending::UNCERTAIN) => {
-                self.settlement.uncertain("its answer says that nobody knows").await;
-            }
-            Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
+            Ok(Ending::UNCERTAIN) if broken => uncertain("the answer broke off").await,
+            Ok(Ending::UNCERTAIN) => uncertain("its answer says that nobody knows").await,
+            Ok(Ending::Release(reason)) => Box::pin(self.settlement.release(reason)).await,
             Err(panic) => {
-                self.settlement.uncertain("Policy::keep_if panicked").await;
+                uncertain("Policy::keep_if panicked").await;
                 if !self.operation.subject().rule.policy().observe {
                     return Err(panic);
                 }
             }
         }
-        Ok(Response::from_parts(head, body))
+        Ok(response)
     }
 
-    /// Stores an answer; what the client gets instead, if something else is the answer that everybody
-    /// gets, or nobody knows which is.
-    async fn keep<R>(&self, answer: Answer, grpc: bool) -> Option<Response<ResponseBody<R>>> {
+    /// What the client gets instead of its handler's answer, if something else is the answer that
+    /// everybody gets, or nobody knows which is.
+    fn instead<R>(&self, stored: InPlace, grpc: bool) -> Option<Response<ResponseBody<R>>> {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
         let no = |refusal| refuse(policy, refusal, grpc);
-        match self.store(answer).await {
+        match stored {
             InPlace::Nothing => None,
-            // The client gets what its handler said.
-            _ if policy.observe => None,
             InPlace::Other(payload) => replay(subject, payload).ok(),
             InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
             InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),
+            InPlace::Refused(refusal) => {
+                telemetry::refused(&subject.rule, &refusal);
+                Some(no(refusal))
+            }
         }
     }
 

@@ -1,7 +1,6 @@
 //! What a handler can ask about its execution, and what a response says about it.
 
 use std::{
-    borrow::Cow,
     fmt,
     future::Future,
     sync::{
@@ -10,16 +9,14 @@ use std::{
     },
 };
 
-use bytes::Bytes;
-use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use tokio::sync::Notify;
 
+use super::subject::{Subject, to_text};
 use crate::{
     identity::Identity,
-    ledger::LedgerEntry,
-    record::{Answer, Fence, FieldDigest, Kind, Previous, RecordKey, downstream_id},
+    ledger::{Differs, LedgerEntry, RowPrint},
+    record::{Answer, Fence, Kind, Previous, RecordKey, downstream_id},
     refusal::RefusalKind,
-    rule::Rule,
 };
 
 /// The execution a handler runs in. It is an extension of the request and, with feature `axum`, an
@@ -73,55 +70,11 @@ struct Inner {
     entered: AtomicBool,
     /// The answer in the row that the handler left or found.
     row: OnceLock<Answer>,
+    /// The row that the handler found is another request's.
+    other: OnceLock<Differs>,
     over: AtomicBool,
     lost: AtomicBool,
     lost_notice: Notify,
-}
-
-/// What an execution is about: known before it is granted.
-#[derive(Clone)]
-pub(crate) struct Subject {
-    pub(crate) rule: Arc<Rule>,
-    pub(crate) scope: Bytes,
-    /// The identity of the operation: the business key where there is one, else the delivery id.
-    pub(crate) identity: Identity,
-    pub(crate) kind: Kind,
-    /// The delivery id, where the operation has another identity.
-    pub(crate) delivery: Option<Identity>,
-    /// The record that the request names by its identity.
-    pub(crate) named: RecordKey,
-    /// The record of the operation: another one where that name is an alias.
-    pub(crate) record: RecordKey,
-    /// One for each compared field.
-    pub(crate) fields: Vec<FieldDigest>,
-}
-
-impl Subject {
-    /// The identity as text, for people.
-    pub(crate) fn identity_text(&self) -> Cow<'_, str> {
-        to_text(self.identity.as_bytes())
-    }
-
-    pub(crate) fn delivery_text(&self) -> Option<Cow<'_, str>> {
-        self.delivery.as_ref().map(|delivery| to_text(delivery.as_bytes()))
-    }
-
-    /// The row of this operation in a ledger.
-    pub(crate) fn ledger_entry(&self) -> LedgerEntry {
-        LedgerEntry {
-            rule: self.rule.name().to_owned(),
-            scope: self.scope.clone(),
-            key: Bytes::copy_from_slice(self.identity.as_bytes()),
-            delivery_id: self
-                .delivery
-                .as_ref()
-                .map(|delivery| Bytes::copy_from_slice(delivery.as_bytes())),
-        }
-    }
-
-    pub(crate) fn scope_text(&self) -> Cow<'_, str> {
-        to_text(&self.scope)
-    }
 }
 
 impl Operation {
@@ -138,6 +91,7 @@ impl Operation {
                 uncertain: AtomicBool::new(false),
                 entered: AtomicBool::new(false),
                 row: OnceLock::new(),
+                other: OnceLock::new(),
                 over: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 lost_notice: Notify::new(),
@@ -223,9 +177,55 @@ impl Operation {
         self.inner.uncertain.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it is a job of [`Idempotent`](crate::Idempotent), and not a request.
+    pub fn is_job(&self) -> bool {
+        self.inner.subject.kind == Kind::Job
+    }
+
     /// Which row of a [`Ledger`](crate::Ledger) is this operation's.
     pub fn ledger_entry(&self) -> LedgerEntry {
         self.inner.subject.ledger_entry()
+    }
+
+    /// What is to be written beside the answer in that row ([`LedgerRow::print`](crate::LedgerRow)): what
+    /// this request has of what must be the same when its identity comes again. `None` where the policy
+    /// compares nothing.
+    pub fn ledger_print(&self) -> Option<RowPrint> {
+        self.inner.subject.row_print()
+    }
+
+    /// For a ledger's part in the handler: there is a row of this operation, written with this print.
+    /// Whether it is this request's, so that its answer may be given ([`Operation::left_row`]).
+    ///
+    /// Where it is not, nothing may be done. Whatever the handler answers, it is told as if the store's
+    /// record had said so: 422, which names the fields that differ, where they are known, to
+    /// [`Policy::on_mismatch`](crate::Policy::on_mismatch); or 403 where a one-time token was another
+    /// caller's. Nothing of it is kept, and the key is released. Implies [`Operation::entered`].
+    ///
+    /// What one of the two does not say does not differ: a row without a print is every request's.
+    #[must_use = "the answer of another request's row may not be given"]
+    pub fn met_row(&self, print: Option<&RowPrint>) -> bool {
+        self.entered();
+        match self.inner.subject.differs_from(print) {
+            None => true,
+            Some(differs) => {
+                let _ = self.inner.other.set(differs);
+                false
+            }
+        }
+    }
+
+    /// For a ledger's part in the handler: the id of this delivery has a row that is for another business
+    /// key. Nothing may be done, and whatever the handler answers, it is told 422, as with
+    /// [`Operation::met_row`].
+    pub fn met_foreign_row(&self) {
+        self.entered();
+        let _ = self.inner.other.set(Differs::Business);
+    }
+
+    /// How the request differs from the one whose row the handler has met.
+    pub(crate) fn other(&self) -> Option<&Differs> {
+        self.inner.other.get()
     }
 
     /// For a ledger's part in the handler: it has entered, so that all of the handler's effects stand
@@ -307,15 +307,6 @@ fn as_text<'a>(bytes: &'a [u8], otherwise: &'a OnceLock<String>) -> &'a str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(_) => otherwise.get_or_init(|| to_text(bytes).into_owned()),
-    }
-}
-
-/// Bytes that are no text are escaped as a whole and not replaced: two identities in another charset
-/// must not read alike to whoever looks them up.
-fn to_text(bytes: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.into(),
-        Err(_) => percent_encode(bytes, NON_ALPHANUMERIC).into(),
     }
 }
 

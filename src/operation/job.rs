@@ -3,7 +3,7 @@
 use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use tracing::{Instrument, Span};
+use tracing::Span;
 
 use super::{
     Operation, Shared,
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     fingerprint,
     identity::Identity,
+    ledger::RowPrint,
     record::{Answer, Fingerprint, Kind, ValueError},
     refusal::Refusal,
     rule::Rule,
@@ -68,7 +69,13 @@ impl Job {
     fn way(self, shared: Arc<Shared>, span: &Span) -> Result<Way, Refusal> {
         let key = self.key.check(|| "the key of a job".to_owned())?;
         let names = Names { secret: shared.secret.as_ref(), rule: &self.rule, scope: &self.scope };
-        let subject = names.subject(key, Kind::Job, None, Vec::new());
+        let print = RowPrint {
+            secret: names.secret_id(),
+            caller: None,
+            whole: self.print,
+            fields: Vec::new(),
+        };
+        let subject = names.subject(key, Kind::Job, None, print);
         telemetry::record_key(span, &subject.record);
         Ok(Way::new(shared, subject, None, self.print, None))
     }
@@ -87,7 +94,7 @@ where
             telemetry::record_handled(&span, &rule, "executed");
             telemetry::record_attempt(&span, &rule, execution.attempt());
             // From here on the work outlives its caller.
-            let work = Detach::new(execute(*execution, work).in_current_span());
+            let work = Detach::new(execute(*execution, work));
             work.await.unwrap_or_else(|panic| resume_unwind(panic))
         }
         Ok(Claim::Stored(answer)) => {
@@ -116,9 +123,7 @@ enum Claim {
 /// What was claimed is called off when it is dropped.
 async fn claim(shared: Arc<Shared>, job: Job, span: &Span) -> Result<Claim, Refusal> {
     let mut way = job.way(shared, span)?;
-    if let Some(payload) = way.recent_answer()
-        && let Ok(answer) = stored(way.subject(), payload)
-    {
+    if let Some(answer) = way.recent_answer(stored) {
         return Ok(Claim::Stored(answer));
     }
     loop {
@@ -150,6 +155,9 @@ where
     let timer = Timer::start();
     let ended = CatchPanic::new(async move { work(operation).await }).await;
     execution.operation.subject().rule.metrics().ran(timer);
+    if let Some(refusal) = execution.told_apart().await {
+        return ended.map(|_| Came::Refused(refusal));
+    }
     match ended {
         Ok(Ended::Keep(_, value))
             if execution.operation.is_uncertain() && execution.row().is_none() =>
@@ -194,7 +202,7 @@ impl Execution {
                 Answer::json("").without_body()
             }
         };
-        let stored = self.store(answer).await;
+        let stored = self.store(&answer).await;
         self.came(stored, value)
     }
 
@@ -209,6 +217,7 @@ impl Execution {
                 stored(subject, payload).map_or_else(Came::Refused, Came::Stored)
             }
             InPlace::Unknown => Came::Refused(outcome_unknown(subject.rule.policy().profile)),
+            InPlace::Refused(refusal) => Came::Refused(refusal),
         }
     }
 }

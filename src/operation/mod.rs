@@ -5,7 +5,8 @@
 //! `claimant` asks for the grant and answers for what it asked, `capture` reads bodies, `wait`, with
 //! `poller`, and `recovery` are for requests that were not granted, `recent` for those that need no grant,
 //! `seal` looks after the row of an answer
-//! where there is a ledger, `replay` answers from the store,
+//! where there is a ledger, `mismatch` says no to another request under a known identity, `replay` answers
+//! from the store,
 //! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
 
 mod capture;
@@ -15,6 +16,7 @@ mod execution;
 mod handle;
 mod job;
 mod keeper;
+mod mismatch;
 mod observe;
 mod poller;
 mod prepare;
@@ -24,6 +26,7 @@ mod replay;
 mod run;
 mod seal;
 mod settlement;
+mod subject;
 mod wait;
 mod way;
 
@@ -32,7 +35,6 @@ use std::sync::Arc;
 use poller::Pollers;
 use tokio::sync::Semaphore;
 
-pub(crate) use handle::Subject;
 pub use handle::{Handled, Operation, Would};
 pub(crate) use job::{Came, Ended, Job, run_job};
 pub use keeper::Drained;
@@ -41,6 +43,7 @@ pub(crate) use observe::{Why, observe};
 pub(crate) use recovery::storable;
 pub(crate) use run::run;
 pub(crate) use seal::{find_row, seal_row};
+pub(crate) use subject::Subject;
 
 #[cfg(feature = "recent")]
 use crate::store::Recent;
@@ -63,12 +66,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(store: Arc<dyn DynStore>) -> Self {
+        let pollers = Arc::<Pollers>::default();
         Self {
-            keeper: Keeper::new(store.clone()),
+            keeper: Keeper::new(store.clone(), pollers.clone()),
             store,
             secret: None,
             waiters: Arc::new(Semaphore::new(wait::WAITERS_AT_MOST)),
-            pollers: Arc::default(),
+            pollers,
             #[cfg(feature = "recent")]
             recent: None,
         }

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
-use tracing::{Instrument, Span};
+use tracing::Span;
 
 use super::{
     Handled, Operation, Shared, Would,
@@ -77,9 +77,9 @@ where
         Ok(execution) => {
             telemetry::record_handled(&span, &rule, "executed");
             telemetry::record_attempt(&span, &rule, execution.attempt());
-            let work = execution::run(execution, inner, request).in_current_span();
+            let work = Detach::new(execution::run(execution, inner, request));
             // From here on the work outlives the client.
-            return Detach::new(work).await.unwrap_or_else(|panic| resume_unwind(panic));
+            return work.await.unwrap_or_else(|panic| resume_unwind(panic));
         }
         Err(would) => would,
     };

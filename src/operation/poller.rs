@@ -257,7 +257,11 @@ impl Waiting<'_> {
             Err(_) => return None,
         };
         if for_one(&claimed) {
-            self.poller.state().start_over();
+            // Of what was abandoned somebody is asked first, which takes a while: the others hear of the
+            // verdict when there is one, and need not all ask for it.
+            if !matches!(claimed, Claimed::Abandoned(_)) {
+                self.poller.state().start_over();
+            }
         } else {
             // First, so that nobody who comes now hears what is older than he.
             self.pollers.retire(&self.key, &self.poller);

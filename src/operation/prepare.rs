@@ -8,16 +8,17 @@ use http::{Request, Version, header::CONTENT_LENGTH, request::Parts};
 use http_body::Body;
 use tokio::task::yield_now;
 
-use super::{Operation, Shared, capture, handle::Subject};
+use super::{Operation, Shared, capture, subject::Subject};
 use crate::{
     body::{BoxError, RequestBody, Whole},
+    fingerprint::Print,
     identity::{Identity, Input},
-    policy::Policy,
-    record::{FieldDigest, Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
+    ledger::RowPrint,
+    record::{Fingerprint, Kind, OneTimeToken, RecordKey, Secret},
     refusal::{Refusal, RefusalKind},
     rule::Rule,
     token,
-    verify::{Deciphered, Delivery},
+    verify::{AnyVerify, Deciphered, Delivery},
 };
 
 /// A request that can be claimed.
@@ -41,29 +42,38 @@ pub(super) enum Door<B> {
 
 /// Reads all that a claim needs. What the head can decide is decided before the body is polled, so
 /// that a client that waits for `100 Continue` is not asked for a body in vain.
-pub(super) async fn prepare<B>(
+///
+/// No `async fn`, which would hold its arguments twice.
+pub(super) fn prepare<B>(
     shared: &Shared,
     rule: &Arc<Rule>,
     request: Request<B>,
-) -> Result<Door<B>, Refusal>
+) -> impl Future<Output = Result<Door<B>, Refusal>>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let policy = rule.policy();
-    let (head, body) = request.into_parts();
-    let Some(known) = read_head(shared, rule, &head)? else {
-        return Ok(pass(head, RequestBody::untouched(body)));
-    };
-    let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
-    wait_for_reset(&head, known.declared, &whole).await?;
-    let (head, plain) = verify(policy, head, &whole.data).await;
-    let named = read_whole(shared, rule, known, &head, &whole, plain?.as_ref())?;
-    let request = Request::from_parts(head, RequestBody::whole(whole));
-    Ok(match named {
-        Some(named) => Door::Claim(named.with(request)),
-        None => Door::Pass(request),
-    })
+    let (mut head, body) = request.into_parts();
+    async move {
+        let policy = rule.policy();
+        let Some(known) = read_head(shared, rule, &head)? else {
+            return Ok(pass(head, RequestBody::untouched(body)));
+        };
+        let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
+        wait_for_reset(&head, known.declared, &whole).await?;
+        let mut plain = None;
+        if let Some(hook) = &policy.verify {
+            let verified = Box::pin(verify(hook, head, &whole.data)).await;
+            head = verified.0;
+            plain = verified.1?;
+        }
+        let named = read_whole(shared, rule, known, &head, &whole, plain.as_ref())?;
+        let request = Request::from_parts(head, RequestBody::whole(whole));
+        Ok(match named {
+            Some(named) => Door::Claim(named.with(request)),
+            None => Door::Pass(request),
+        })
+    }
 }
 
 /// What became of a request that reaches the inner service whatever comes of it.
@@ -107,7 +117,10 @@ where
     if let Err(refusal) = wait_for_reset(&head, known.declared, &whole).await {
         return ObservedDoor::Broken(refusal);
     }
-    let (head, plain) = verify(policy, head, &whole.data).await;
+    let (head, plain) = match &policy.verify {
+        Some(hook) => verify(hook, head, &whole.data).await,
+        None => (head, Ok(None)),
+    };
     let named =
         plain.and_then(|plain| read_whole(shared, rule, known, &head, &whole, plain.as_ref()));
     let request = Request::from_parts(head, RequestBody::whole(whole));
@@ -159,13 +172,12 @@ fn read_head(shared: &Shared, rule: &Arc<Rule>, head: &Parts) -> Result<Option<K
 
 /// Asks the policy's hook. The head is given back, with what the body says deciphered, if it says that.
 async fn verify(
-    policy: &Policy,
+    hook: &AnyVerify,
     head: Parts,
     data: &Bytes,
 ) -> (Parts, Result<Option<Bytes>, Refusal>) {
-    let Some(verify) = &policy.verify else { return (head, Ok(None)) };
     let delivery = Delivery::new(head, data.clone());
-    let verified = verify.verify(delivery.clone()).await;
+    let verified = hook.verify(delivery.clone()).await;
     let mut head = delivery.into_head();
     let plain = verified.map(|verified| verified.plain);
     if let Ok(Some(plain)) = &plain {
@@ -210,26 +222,26 @@ fn read_whole(
         Some(source) => source.read(&read)?,
         None => None,
     };
-    let print = policy.compared.print(shared.secret.as_ref(), &read)?;
+    let secret = shared.secret.as_ref();
+    let Print { whole, fields } = policy.compared.print(secret, &read)?;
     let whole_print = match &one_time {
-        Some(token) => {
-            let secret = shared.secret.as_ref();
-            Some(token::of_claim(secret, token, caller.as_deref(), print.whole))
-        }
-        None => print.whole,
+        Some(token) => Some(token::of_claim(secret, token, caller.as_deref(), whole)),
+        None => whole,
     };
-    let names = Names { secret: shared.secret.as_ref(), rule, scope: &scope };
+    let names = Names { secret, rule, scope: &scope };
+    let caller = caller.map(|caller| token::of_caller(secret, &caller));
+    let print = RowPrint { secret: names.secret_id(), caller, whole, fields };
     let (subject, delivery) = match business {
-        None => (names.subject(delivery, Kind::Delivery, None, print.fields), None),
+        None => (names.subject(delivery, Kind::Delivery, None, print), None),
         // A token is no other name of what it was issued for in the store, where the fingerprint holds it.
         // For rows it is: they tell by the delivery's id that the key beside it is a business key.
         Some(business) if one_time.is_some() => {
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, None)
         }
         Some(business) => {
             let record = names.record(&delivery, Kind::Delivery);
-            let subject = names.subject(business, Kind::Business, Some(delivery), print.fields);
+            let subject = names.subject(business, Kind::Business, Some(delivery), print);
             (subject, Some(record))
         }
     };
@@ -254,12 +266,17 @@ impl Names<'_> {
         RecordKey::derive(self.secret, &scope, kind, identity.as_bytes())
     }
 
+    /// Which secret the fingerprints are made with.
+    pub(super) fn secret_id(&self) -> [u8; 8] {
+        self.secret.map(Secret::id).unwrap_or_default()
+    }
+
     pub(super) fn subject(
         &self,
         identity: Identity,
         kind: Kind,
         delivery: Option<Identity>,
-        fields: Vec<FieldDigest>,
+        print: RowPrint,
     ) -> Subject {
         let record = self.record(&identity, kind);
         Subject {
@@ -270,7 +287,7 @@ impl Names<'_> {
             identity,
             kind,
             delivery,
-            fields,
+            print,
         }
     }
 }

@@ -6,10 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Shared;
-use crate::record::{Fingerprint, RecordKey};
+use super::{Shared, subject::Subject};
 #[cfg(feature = "recent")]
 use crate::store::Recent;
+use crate::{
+    record::{Fingerprint, RecordKey},
+    refusal::Refusal,
+};
 
 #[cfg(feature = "recent")]
 impl Shared {
@@ -18,13 +21,19 @@ impl Shared {
         Self { recent: (bytes > 0).then(|| Recent::new(bytes)), ..self }
     }
 
-    /// The stored answer to a claim of this key with this fingerprint, if it is known here.
-    pub(super) fn recent_answer(
+    /// What `read` makes of the stored answer to a claim of this operation with this fingerprint, if it is
+    /// known here.
+    pub(super) fn recent_answer<T>(
         &self,
-        key: &RecordKey,
+        subject: &Subject,
         print: Option<Fingerprint>,
-    ) -> Option<Bytes> {
-        self.recent.as_ref()?.get(key, print)
+        read: impl FnOnce(&Subject, Bytes) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        let payload = self.recent.as_ref()?.get(&subject.record, print)?;
+        // What cannot be read is for the store to say.
+        let answer = read(subject, payload).ok()?;
+        subject.rule.metrics().recent_replays.increment(1);
+        Some(answer)
     }
 
     /// The store has this answer: it said so after `asked`, and keeps it for `left` from then on.
@@ -46,7 +55,12 @@ impl Shared {
 #[cfg(not(feature = "recent"))]
 #[expect(clippy::unused_self, reason = "it is the same with the feature")]
 impl Shared {
-    pub(super) fn recent_answer(&self, _: &RecordKey, _: Option<Fingerprint>) -> Option<Bytes> {
+    pub(super) fn recent_answer<T>(
+        &self,
+        _: &Subject,
+        _: Option<Fingerprint>,
+        _: impl FnOnce(&Subject, Bytes) -> Result<T, Refusal>,
+    ) -> Option<T> {
         None
     }
 

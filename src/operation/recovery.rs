@@ -6,13 +6,14 @@ use tokio::time::timeout;
 
 use super::{
     Shared,
-    handle::Subject,
+    mismatch::refuse_other,
     replay::{stored_headers, stored_trailers},
     seal::{find_row, seal_row},
+    subject::Subject,
     wait::outcome_unknown,
 };
 use crate::{
-    ledger::{Abandoned, RESOLVER_WITHIN, Resolution, Sealed},
+    ledger::{Abandoned, Differs, LedgerError, LedgerRow, RESOLVER_WITHIN, Resolution, Sealed},
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
@@ -35,27 +36,40 @@ pub(super) async fn recover(
     record: &AbandonedRecord,
 ) -> Result<Takeover, Refusal> {
     let policy = subject.rule.policy();
-    let resolution = match &policy.on_abandoned {
+    let said = match &policy.on_abandoned {
         OnAbandoned::Rerun => return Ok(Takeover::Any),
-        OnAbandoned::Refuse => Resolution::Unknown,
+        OnAbandoned::Refuse => Said::Unknown,
         OnAbandoned::Resolve(resolver) => {
             let verdict = resolver.clone().resolve(describe(subject, record));
             match timeout(RESOLVER_WITHIN, verdict).await.unwrap_or(Resolution::Unknown) {
                 Resolution::Done(answer) => sealed(subject, answer).await,
-                resolution => resolution,
+                Resolution::NotDone => Said::NotDone,
+                Resolution::Unknown => Said::Unknown,
             }
         }
         OnAbandoned::Ledger => find(subject).await,
     };
-    match resolution {
-        Resolution::Unknown => {
+    match said {
+        Said::Unknown => {
             telemetry::abandoned(subject, record);
             Err(outcome_unknown(policy.profile))
         }
-        Resolution::NotDone => Ok(Takeover::Only(record.mark)),
-        Resolution::Done(answer) => {
-            let payload =
-                encode(&subject.record, &storable(answer, policy.keep_cookies), &subject.fields);
+        Said::NotDone => Ok(Takeover::Only(record.mark)),
+        // The operation that it is about may have a row of its own, under another delivery's id.
+        Said::Other(Differs::Business) => Err(refuse_other(subject, &Differs::Business)),
+        Said::Other(differs) => {
+            // What it was for has no row of its own, and the request whose row this is must find the
+            // key free.
+            let not_done = Verdict::NotDone { hold: policy.hold };
+            settle(shared, subject, record.mark, not_done).await?;
+            Err(refuse_other(subject, &differs))
+        }
+        Said::Done(answer) => {
+            let payload = encode(
+                &subject.record,
+                &storable(answer, policy.keep_cookies),
+                &subject.print.fields,
+            );
             let done = Verdict::Done(Kept::new(payload, policy.retention));
             settle(shared, subject, record.mark, done).await?;
             Ok(Takeover::Refuse)
@@ -63,25 +77,49 @@ pub(super) async fn recover(
     }
 }
 
-/// What the ledger says: what has a row was done, and what has none was not.
-async fn find(subject: &Subject) -> Resolution {
-    let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Unknown };
-    match find_row(ledger.clone(), subject.ledger_entry()).await {
-        Ok(Some(answer)) => Resolution::Done(answer),
-        Ok(None) => Resolution::NotDone,
-        Err(error) => {
-            telemetry::ledger_unavailable(subject, &error);
-            Resolution::Unknown
+/// What became of an operation, by a resolver or by its row.
+enum Said {
+    Done(Answer),
+    NotDone,
+    Unknown,
+    /// Its row is another request's.
+    Other(Differs),
+}
+
+impl Said {
+    fn of_row(subject: &Subject, row: LedgerRow) -> Self {
+        match subject.differs_from(row.print.as_ref()) {
+            None => Self::Done(row.answer),
+            Some(differs) => Self::Other(differs),
         }
+    }
+
+    fn of_error(subject: &Subject, error: &LedgerError) -> Self {
+        if error.is_foreign() {
+            return Self::Other(Differs::Business);
+        }
+        telemetry::ledger_unavailable(subject, error);
+        Self::Unknown
+    }
+}
+
+/// What the ledger says: what has a row was done, and what has none was not.
+async fn find(subject: &Subject) -> Said {
+    let Some(ledger) = &subject.rule.policy().ledger else { return Said::Unknown };
+    match find_row(ledger.clone(), subject.ledger_entry()).await {
+        Ok(Some(row)) => Said::of_row(subject, row),
+        Ok(None) => Said::NotDone,
+        Err(error) => Said::of_error(subject, &error),
     }
 }
 
 /// What the ledger says of an operation that the store may have forgotten: its answer, if it was done.
 pub(super) async fn recall(subject: &Subject) -> Result<Option<Answer>, Refusal> {
     match find(subject).await {
-        Resolution::Done(answer) => Ok(Some(answer)),
-        Resolution::NotDone => Ok(None),
-        Resolution::Unknown => {
+        Said::Done(answer) => Ok(Some(answer)),
+        Said::NotDone => Ok(None),
+        Said::Other(differs) => Err(refuse_other(subject, &differs)),
+        Said::Unknown => {
             telemetry::store_unavailable(
                 subject,
                 "it has lost records, and the ledger cannot say whether this one is among them",
@@ -92,15 +130,13 @@ pub(super) async fn recall(subject: &Subject) -> Result<Option<Answer>, Refusal>
 }
 
 /// A resolver's answer with its row, where there is a ledger: no answer is kept without one.
-async fn sealed(subject: &Subject, answer: Answer) -> Resolution {
-    let Some(ledger) = &subject.rule.policy().ledger else { return Resolution::Done(answer) };
-    match seal_row(ledger.clone(), subject.ledger_entry(), answer.clone()).await {
-        Ok(Sealed::Written) => Resolution::Done(answer),
-        Ok(Sealed::Existing(row)) => Resolution::Done(row),
-        Err(error) => {
-            telemetry::ledger_unavailable(subject, &error);
-            Resolution::Unknown
-        }
+async fn sealed(subject: &Subject, answer: Answer) -> Said {
+    let Some(ledger) = &subject.rule.policy().ledger else { return Said::Done(answer) };
+    let row = LedgerRow::new(answer.clone(), subject.row_print());
+    match seal_row(ledger.clone(), subject.ledger_entry(), row).await {
+        Ok(Sealed::Written) => Said::Done(answer),
+        Ok(Sealed::Existing(row)) => Said::of_row(subject, row),
+        Err(error) => Said::of_error(subject, &error),
     }
 }
 
@@ -117,8 +153,13 @@ pub(super) async fn settle(
     let verdict = Resolve::new(subject.record, mark, verdict, ClaimToken::random());
     let verdict = verdict.lease(policy.lease);
     let resolving = shared.store.clone().resolve(verdict);
-    let settled = in_time(&*shared.store, policy.call_within, resolving).await;
-    settled.map(drop).map_err(|error| unsettled(subject, &error))
+    match in_time(&*shared.store, policy.call_within, resolving).await {
+        Ok(_) => {
+            shared.run_ended(&subject.record);
+            Ok(())
+        }
+        Err(error) => Err(unsettled(subject, &error)),
+    }
 }
 
 fn unsettled(subject: &Subject, error: &StoreError) -> Refusal {

@@ -8,7 +8,7 @@ use http::{
     header::{self, CONNECTION, Entry},
 };
 
-use super::{Handled, handle::Subject};
+use super::{Handled, subject::Subject};
 use crate::{
     body::{ResponseBody, Whole},
     policy::{Policy, Profile},

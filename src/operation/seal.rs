@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{Operation, detach::CatchPanic};
 use crate::{
-    ledger::{DynLedger, LEDGER_WITHIN, LedgerEntry, LedgerError, Sealed},
+    ledger::{Differs, DynLedger, LEDGER_WITHIN, LedgerEntry, LedgerError, LedgerRow, Sealed},
     policy::is_success,
     record::Answer,
     telemetry,
@@ -21,6 +21,8 @@ pub(super) enum Truth {
     Own(Answer),
     /// The row has another, and that is the one that everybody gets.
     Row(Answer),
+    /// The row is another request's: this one did not happen.
+    Other(Differs),
     /// Nobody knows what the row has.
     Unknown {
         why: String,
@@ -45,9 +47,18 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
     if has_happened && !subject.rule.not_entered.swap(true, Ordering::Relaxed) {
         telemetry::row_missing(subject);
     }
-    match seal_row(ledger.clone(), subject.ledger_entry(), answer.clone()).await {
+    let row = LedgerRow::new(answer.clone(), subject.row_print());
+    match seal_row(ledger.clone(), subject.ledger_entry(), row).await {
         Ok(Sealed::Written) => Truth::Own(answer),
-        Ok(Sealed::Existing(row)) => truth(answer, row, policy.answer_limit),
+        Ok(Sealed::Existing(row)) => match subject.differs_from(row.print.as_ref()) {
+            None => truth(answer, row.answer, policy.answer_limit),
+            Some(_) if has_happened => Truth::Unknown {
+                why: "its row is there, and another request's".to_owned(),
+                withheld: false,
+            },
+            Some(differs) => Truth::Other(differs),
+        },
+        Err(error) if error.is_foreign() && !has_happened => Truth::Other(Differs::Business),
         // What has happened without a row would happen again if its client came again.
         Err(error) => Truth::Unknown {
             why: format!("its row could not be written: {error}"),
@@ -60,9 +71,9 @@ pub(super) async fn seal(operation: &Operation, answer: Answer) -> Truth {
 pub(crate) async fn seal_row(
     ledger: Arc<dyn DynLedger>,
     entry: LedgerEntry,
-    answer: Answer,
+    row: LedgerRow,
 ) -> Result<Sealed, LedgerError> {
-    let sealed = CatchPanic::new(ledger.seal(entry, answer));
+    let sealed = CatchPanic::new(ledger.seal(entry, row));
     match timeout(LEDGER_WITHIN, sealed).await {
         Ok(Ok(sealed)) => sealed,
         Ok(Err(_)) => Err(LedgerError::new("the ledger panicked")),
@@ -74,7 +85,7 @@ pub(crate) async fn seal_row(
 pub(crate) async fn find_row(
     ledger: Arc<dyn DynLedger>,
     entry: LedgerEntry,
-) -> Result<Option<Answer>, LedgerError> {
+) -> Result<Option<LedgerRow>, LedgerError> {
     timeout(LEDGER_WITHIN, ledger.find(entry)).await.unwrap_or_else(|_| Err(too_slow()))
 }
 

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Shared,
-    handle::Subject,
+    Operation, Shared,
     keeper::{Late, Watched},
 };
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
 /// to abandoned, which is what is known. Dropped later, it leaves what is known to the keeper.
 pub(super) struct Settlement {
     shared: Arc<Shared>,
-    subject: Subject,
+    operation: Operation,
     grant: Grant,
     watched: Watched,
     /// A claim of this grant that was sent may still arrive until then.
@@ -36,32 +35,31 @@ pub(super) struct Settlement {
 impl Settlement {
     pub(super) fn new(
         shared: Arc<Shared>,
-        subject: Subject,
+        operation: Operation,
         grant: Grant,
         watched: Watched,
         claims_until: Option<Instant>,
     ) -> Self {
-        Self { shared, subject, grant, watched, claims_until }
+        Self { shared, operation, grant, watched, claims_until }
     }
 
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
-    pub(super) async fn keep(&self, answer: Answer) -> Option<Bytes> {
-        let kept = self.kept(&answer);
-        let unsent = Unsent::new(self, End::Completion { answer: &answer, kept: kept.clone() });
-        self.watched.stop().await;
+    pub(super) async fn keep(&self, answer: &Answer) -> Option<Bytes> {
+        let kept = self.kept(answer);
+        let unsent = Unsent::new(self, End::Completion { answer, kept: kept.clone() });
+        self.stop_renewals().await;
         let asked = Instant::now();
-        let mut written = self.complete(kept.clone()).await;
+        let mut written = self.complete(&kept).await;
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
             let Grant { key, print, .. } = self.grant;
             self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
-            self.shared.run_ended(&key);
         }
         if let Some(error) = full(&written) {
             telemetry::body_not_stored(&self.grant, error);
-            written = self.complete(self.kept(&answer.clone().without_body())).await;
-            if full(&written).is_some() {
-                written = self.complete(self.bare(&answer)).await;
-            }
+            written = Box::pin(self.complete_less(answer)).await;
+        }
+        if written.is_ok() {
+            self.shared.run_ended(&self.grant.key);
         }
         match written {
             Ok(Written::Stored) => unsent.told(),
@@ -75,7 +73,7 @@ impl Settlement {
             }
             Ok(lost @ (Written::Lost(_) | Written::Over)) => {
                 telemetry::fenced_off(&self.grant, lost, "storing the answer");
-                if let Some(payload) = self.look().await {
+                if let Some(payload) = Box::pin(self.look()).await {
                     unsent.told();
                     return Some(payload);
                 }
@@ -87,9 +85,9 @@ impl Settlement {
 
     /// Gives the grant back.
     pub(super) async fn release(&self, reason: Reason) {
+        let unsent = Unsent::new(self, End::Release(reason));
+        self.stop_renewals().await;
         let release = Release::of(&self.grant, reason);
-        let unsent = Unsent::new(self, End::Release(release.clone()));
-        self.watched.stop().await;
         let Ok(written) = self.call(self.shared.store.clone().release(release)).await else {
             return;
         };
@@ -120,19 +118,19 @@ impl Settlement {
 
     /// Gives the grant up: nobody knows whether it happened.
     pub(super) async fn uncertain(&self, why: &str) {
-        telemetry::outcome_uncertain(&self.subject, &self.grant, why);
+        telemetry::outcome_uncertain(self.operation.subject(), &self.grant, why);
         self.release(Reason::Unknown).await;
     }
 
     fn kept(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, answer, &self.subject.fields);
-        Kept::new(payload, self.subject.rule.policy().retention)
+        let payload = encode(&self.grant.key, answer, &self.operation.subject().print.fields);
+        Kept::new(payload, self.operation.subject().rule.policy().retention)
     }
 
     /// The least that can be kept.
     fn bare(&self, answer: &Answer) -> Kept {
         let payload = encode(&self.grant.key, &answer.bare(), &[]);
-        Kept::new(payload, self.subject.rule.policy().retention)
+        Kept::new(payload, self.operation.subject().rule.policy().retention)
     }
 
     /// What is stored as completed, if anything is.
@@ -151,19 +149,36 @@ impl Settlement {
         }
     }
 
-    async fn complete(&self, kept: Kept) -> Result<Written, StoreError> {
-        let (bytes, timer) = (kept.payload.len(), Timer::start());
-        let written = self.call(self.shared.store.clone().complete(self.grant.clone(), kept)).await;
-        let metrics = self.subject.rule.metrics();
+    /// Waits for a renewal that is on its way, of which there is rarely one.
+    async fn stop_renewals(&self) {
+        if let Some(renewal) = self.watched.stop() {
+            Box::pin(renewal).await;
+        }
+    }
+
+    async fn complete(&self, kept: &Kept) -> Result<Written, StoreError> {
+        let timer = Timer::start();
+        let store = self.shared.store.clone();
+        let written = self.call(store.complete(self.grant.clone(), kept.clone())).await;
+        let metrics = self.operation.subject().rule.metrics();
         metrics.completed(timer);
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
-            metrics.stored(bytes);
+            metrics.stored(kept.payload.len());
         }
         written
     }
 
+    /// What a store without room for an answer may have room for.
+    async fn complete_less(&self, answer: &Answer) -> Result<Written, StoreError> {
+        let written = self.complete(&self.kept(&answer.clone().without_body())).await;
+        match full(&written) {
+            Some(_) => self.complete(&self.bare(answer)).await,
+            None => written,
+        }
+    }
+
     async fn call<T>(&self, call: BoxFuture<Result<T, StoreError>>) -> Result<T, StoreError> {
-        in_time(&*self.shared.store, self.subject.rule.policy().call_within, call).await
+        in_time(&*self.shared.store, self.operation.subject().rule.policy().call_within, call).await
     }
 }
 
@@ -180,7 +195,7 @@ struct Unsent<'a> {
 
 enum End<'a> {
     Completion { answer: &'a Answer, kept: Kept },
-    Release(Release),
+    Release(Reason),
 }
 
 impl<'a> Unsent<'a> {
@@ -199,13 +214,10 @@ impl Drop for Unsent<'_> {
         let Settlement { shared, grant, .. } = self.settlement;
         match self.end.take() {
             None => {}
-            Some(End::Release(release)) => {
-                let late_claim = match &release {
-                    Release::Grant { reason, .. } => self.settlement.late_claim(*reason),
-                    Release::CalledOff { .. } => None,
-                };
+            Some(End::Release(reason)) => {
+                let release = Release::of(grant, reason);
                 let late = Late::release(release, grant.lease, Instant::now());
-                shared.keeper.keep(late.and_then(late_claim));
+                shared.keeper.keep(late.and_then(self.settlement.late_claim(reason)));
             }
             Some(End::Completion { answer, kept }) => {
                 let marker = self.settlement.bare(answer);

@@ -10,6 +10,7 @@ use crate::{
     record::RecordKey,
     refusal::{Refusal, RefusalKind},
     store::{Claim, Claimed, IfForgotten, InProgress, StoreError, Takeover, in_time},
+    telemetry,
 };
 
 /// The most requests of a layer that wait at once.
@@ -40,6 +41,7 @@ pub(super) async fn watch(
         return look().await.unwrap_or(Claimed::InProgress(met));
     }
     let waiting = shared.pollers.join(claim, met);
+    telemetry::waiting(&claim.key);
     // On the heap: most requests do not wait.
     Box::pin(waiting.wait(look, policy.call_within, |found| is_for_one(policy, found), until)).await
 }

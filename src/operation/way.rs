@@ -13,7 +13,13 @@ use tokio::time::Instant;
 
 use self::led::Led;
 use super::{
-    Shared, claimant::Claimant, handle::Subject, prepare::shutting_down, recovery::recover, wait,
+    Shared,
+    claimant::Claimant,
+    mismatch::{refuse_business, token_unknown},
+    prepare::shutting_down,
+    recovery::recover,
+    subject::Subject,
+    wait,
 };
 use crate::{
     policy::{OnAbandoned, Policy},
@@ -103,21 +109,23 @@ impl Way {
         &self.subject
     }
 
-    /// The handler is started: from now on the execution answers for the grant.
-    /// Until the time it gives back, a claim that was sent may still arrive.
-    pub(super) fn started(self) -> (Arc<Shared>, Subject, Option<Instant>) {
-        let claims_until = self.claimant.started();
-        (self.shared, self.subject, claims_until)
+    /// What an execution is made of; the claimant answers for the grant until it is told that it has
+    /// started.
+    pub(super) fn into_parts(self) -> (Arc<Shared>, Subject, Claimant) {
+        (self.shared, self.subject, self.claimant)
     }
 
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// What the first claim would be answered, if that is known here to be a stored answer.
-    pub(super) fn recent_answer(&self) -> Option<Bytes> {
-        let asks = self.claimant.asks();
-        self.shared.recent_answer(&asks.key, asks.print)
+    /// What `read` makes of what the first claim would be answered, if that is known here to be a stored
+    /// answer.
+    pub(super) fn recent_answer<T>(
+        &self,
+        read: impl FnOnce(&Subject, Bytes) -> Result<T, Refusal>,
+    ) -> Option<T> {
+        self.shared.recent_answer(&self.subject, self.claimant.asks().print, read)
     }
 
     /// Asks for the right to execute.
@@ -127,9 +135,8 @@ impl Way {
     /// What was sent is called off when the way is dropped.
     pub(super) async fn claim(&mut self) -> Met {
         if self.led.is_some_and(Led::only_answers) {
-            return Met::Other(
-                wait::look_once(&self.shared, self.claimant.asks(), self.call_within()).await,
-            );
+            let look = wait::look_once(&self.shared, self.claimant.asks(), self.call_within());
+            return Met::Other(Box::pin(look).await);
         }
         if !self.claimant.announce() {
             return Met::Draining;
@@ -138,12 +145,18 @@ impl Way {
         let claimed = self.claimant.claim(self.takeover).await;
         self.subject.rule.metrics().claimed(timer);
         match claimed {
-            Ok(Claimed::Granted(grant)) => {
+            Ok(Claimed::Granted(grant)) if self.is_after_an_unknown(&grant) => {
                 let since = self.claimant.last_sent();
-                match self.after_its_delivery(grant).await {
+                match Box::pin(self.after_an_unknown(grant)).await {
                     Ok(grant) => Met::Granted(Granted { grant, since }),
                     Err(error) => Met::Other(Err(error)),
                 }
+            }
+            Ok(Claimed::Granted(mut grant)) => {
+                if grant.previous == Previous::Nothing {
+                    grant.previous = self.before;
+                }
+                Met::Granted(Granted { grant, since: self.claimant.last_sent() })
             }
             Err(error) if self.runs_unprotected(&error.to_string()) => {
                 Met::Granted(self.without_a_grant())
@@ -153,6 +166,13 @@ impl Way {
             }
             other => Met::Other(other),
         }
+    }
+
+    /// The stored answer, if that is what a claim met.
+    pub(super) fn answer(&self, met: &Met) -> Option<Bytes> {
+        let Met::Other(Ok(Claimed::Completed(completed))) = met else { return None };
+        self.keep_recent(completed);
+        Some(completed.payload.clone())
     }
 
     /// What to do about an answer that was no grant: claim again (`None`), or replay what is stored.
@@ -193,7 +213,7 @@ impl Way {
             Claimed::InProgress(met) => Err(wait::busy(self.subject.rule.policy().profile, &met)),
             Claimed::Mismatch => Err(self.mismatch().await),
             // This delivery id is another name of another operation.
-            Claimed::DeliveryTaken(State::Alias) => Err(self.other_business()),
+            Claimed::DeliveryTaken(State::Alias) => Err(refuse_business(&self.subject)),
             Claimed::TokenUnknown => Err(token_unknown(self.subject.rule.policy())),
             Claimed::Forgotten => self.remember().await,
             Claimed::Foreign => Err(self.unreadable("it is no record of ours")),
@@ -283,16 +303,6 @@ impl Way {
     fn unreadable(&self, why: &str) -> Refusal {
         telemetry::record_unreadable(&self.subject.record, why);
         Refusal::unreadable()
-    }
-}
-
-fn token_unknown(policy: &Policy) -> Refusal {
-    match &policy.token {
-        Some(demand) => demand.unknown(),
-        None => Refusal::new(
-            RefusalKind::TokenUnknown,
-            "this operation is waiting for the one-time token that was issued for it",
-        ),
     }
 }
 

@@ -4,7 +4,7 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use super::{Found, Operations, Standing};
 use crate::{
-    ledger::{DynLedger, Ledger, LedgerEntry, LedgerError, Sealed},
+    ledger::{DynLedger, Ledger, LedgerEntry, LedgerError, LedgerRow, Sealed},
     operation::{find_row, seal_row, storable},
     record::{Answer, ClaimToken, Kind, RecordKey, State},
     store::{Kept, Resolve, Resolved, Store, StoreError, Verdict},
@@ -40,8 +40,12 @@ impl Settle {
     /// *Done* writes the row before the record. A row that is there wins: its answer is the one that
     /// is stored. *Not done* is refused where there is a row.
     ///
+    /// A row that is written so has no [print](LedgerRow::print), since nobody knows here what the request
+    /// was: should the store lose its record, whatever comes under this identity is answered from it.
+    ///
     /// The entry is the one a handler would see ([`Operation::ledger_entry`](crate::Operation)): the
-    /// rule's name, the scope, and the identity with its delivery id where it is a business key. One
+    /// rule's name, the scope, and the identity with its delivery id where it is a business key;
+    /// [`LedgerEntry::of_job`] where it is no request. One
     /// that is not this operation's is refused, for which the layer's secret has to be known
     /// ([`Operations::secret`]).
     #[must_use]
@@ -211,15 +215,15 @@ impl<S: Store> Operations<S> {
         verdict: &Settle,
     ) -> Result<Option<Answer>, SettleError> {
         let Some((ledger, entry)) = &verdict.row else { return Ok(verdict.done.clone()) };
-        let kinds: &[Kind] = match entry.delivery_id {
-            Some(_) => &[Kind::Business],
-            None => &[Kind::Delivery, Kind::Job],
+        let kind = match entry.delivery_id {
+            _ if entry.job => Kind::Job,
+            Some(_) => Kind::Business,
+            None => Kind::Delivery,
         };
         let scope = [entry.rule.as_bytes(), &entry.scope];
-        let record = |kind| RecordKey::derive(self.secret.as_ref(), &scope, kind, &entry.key);
-        if !kinds.iter().any(|kind| record(*kind) == *key) {
-            let message = "the entry is not this operation's: give its rule, scope and identity, and \
-                the layer's secret if it has one";
+        if RecordKey::derive(self.secret.as_ref(), &scope, kind, &entry.key) != *key {
+            let message = "the entry is not this operation's: give its rule, scope and identity, \
+                LedgerEntry::of_job of a job, and the layer's secret if it has one";
             return Err(SettleError::new(SettleErrorKind::OtherEntry, message));
         }
         let (ledger, entry) = (ledger.clone(), entry.clone());
@@ -228,13 +232,15 @@ impl<S: Store> Operations<S> {
                 None => Ok(None),
                 Some(row) => Err(SettleError::new(
                     SettleErrorKind::HasRow,
-                    format!("its row says that it was done and answered {}", row.status()),
+                    format!("its row says that it was done and answered {}", row.answer.status()),
                 )),
             };
         };
-        match seal_row(ledger, entry, answer.clone()).await.map_err(SettleError::ledger)? {
+        // What its request had of what must match is not known here: this row is every request's.
+        let row = LedgerRow::from(answer.clone());
+        match seal_row(ledger, entry, row).await.map_err(SettleError::ledger)? {
             Sealed::Written => Ok(Some(answer.clone())),
-            Sealed::Existing(row) => Ok(Some(storable(row, false))),
+            Sealed::Existing(row) => Ok(Some(storable(row.answer, false))),
         }
     }
 

@@ -280,6 +280,11 @@ impl Policy {
     /// [`Policy::rerun_abandoned`] and [`Policy::resolve_abandoned`] the last word says what is done
     /// about abandoned operations; the rows are looked after whatever it is.
     ///
+    /// A row answers the same request alone, by what the policy compares ([`Policy::compare`]) and by the
+    /// caller of a one-time token ([`Policy::token_bound_to`]), whatever the store has lost: another one is
+    /// refused as if the store's record had said so. What was written under another secret of the layer, by
+    /// hand or without anything to compare is not told apart.
+    ///
     /// An answer whose row cannot be written is uncertain, and is withheld from its client, unless it
     /// is a success of a handler that did not enter: that one is sent.
     ///

@@ -14,6 +14,7 @@ const KEY_CONTEXT: &str = "tower-idempotency 2026-11 record key";
 /// Hashed once: it is half of what a key takes.
 static HASHED_KEY_CONTEXT: LazyLock<ContextKey> =
     LazyLock::new(|| hash_derive_key_context(KEY_CONTEXT));
+const SECRET_ID_CONTEXT: &str = "tower-idempotency 2026-11 secret id";
 const DOWNSTREAM_CONTEXT: &str = "tower-idempotency 2026-11 downstream key";
 
 /// The name of one record in a store: 32 bytes that say nothing about who or what they stand for.
@@ -79,15 +80,24 @@ pub(crate) enum Kind {
 pub(crate) struct Secret {
     record_key: [u8; 32],
     fingerprint: [u8; 32],
+    id: [u8; 8],
 }
 
 impl Secret {
     pub(crate) fn new(secret: &[u8; 32]) -> Self {
+        let mut id = [0; 8];
+        id.copy_from_slice(&blake3::derive_key(SECRET_ID_CONTEXT, secret)[..8]);
         // Two uses, two keys: a fingerprint can then never be read as a record's name.
         Self {
+            id,
             record_key: blake3::derive_key(KEY_CONTEXT, secret),
             fingerprint: blake3::derive_key("tower-idempotency 2026-11 fingerprint", secret),
         }
+    }
+
+    /// What tells it from other secrets, and says nothing of what it is.
+    pub(crate) fn id(&self) -> [u8; 8] {
+        self.id
     }
 
     pub(crate) fn fingerprint_key(&self) -> &[u8; 32] {

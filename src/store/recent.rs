@@ -9,12 +9,15 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use quick_cache::{
-    DefaultHashBuilder, OptionsBuilder, Weighter,
+    DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter,
     sync::{Cache, DefaultLifecycle},
 };
 use tokio::time::Instant;
 
-use crate::record::{Fingerprint, RecordKey};
+use crate::{
+    record::{Fingerprint, RecordKey},
+    telemetry::{Held, RecentMetrics},
+};
 
 /// No answer is given from memory that was stored, or seen in the store, longer ago.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
@@ -22,14 +25,20 @@ const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 const BESIDE_PAYLOAD: usize = 256;
 /// An answer that takes more than this part of the room is left to the store, and evicts nothing.
 const SHARE: usize = 32;
-/// Locks. Each has its part of the room, which must be more than the largest answer.
-const SHARDS: usize = 16;
+/// Locks, each with its part of the room. They are held for a map operation, and few of them leave much
+/// room to each.
+const SHARDS: usize = 4;
+/// The part of the room for what was replayed. What comes first goes there too, and stays there over its
+/// time; all the rest is for what came last, which is what duplicates follow. The cache takes nothing that
+/// is larger than one lock's part of this.
+const REPLAYED: f64 = SHARDS as f64 / SHARE as f64;
 /// An answer as there are many. Only the number of locks is chosen by it.
 const USUAL_SIZE: usize = 1024;
 
 /// Completed records, in a bounded number of bytes.
 pub(crate) struct Recent {
-    entries: Cache<RecordKey, Entry, ByBytes>,
+    entries: Cache<RecordKey, Entry, ByBytes, DefaultHashBuilder, Counted>,
+    metrics: RecentMetrics,
     largest: usize,
 }
 
@@ -38,6 +47,7 @@ struct Entry {
     print: Option<Fingerprint>,
     payload: Bytes,
     until: Instant,
+    _held: Held,
 }
 
 #[derive(Clone)]
@@ -45,7 +55,31 @@ struct ByBytes;
 
 impl Weighter<RecordKey, Entry> for ByBytes {
     fn weight(&self, _: &RecordKey, entry: &Entry) -> u64 {
-        (BESIDE_PAYLOAD + entry.payload.len()) as u64
+        weight(&entry.payload)
+    }
+}
+
+fn weight(payload: &Bytes) -> u64 {
+    (BESIDE_PAYLOAD + payload.len()) as u64
+}
+
+/// Counts what had to go for want of room.
+#[derive(Clone)]
+struct Counted {
+    metrics: RecentMetrics,
+    inner: DefaultLifecycle<RecordKey, Entry>,
+}
+
+impl Lifecycle<RecordKey, Entry> for Counted {
+    type RequestState =
+        <DefaultLifecycle<RecordKey, Entry> as Lifecycle<RecordKey, Entry>>::RequestState;
+
+    fn on_evict(&self, state: &mut Self::RequestState, key: RecordKey, entry: Entry) {
+        // What is over goes like this too, and nobody misses it.
+        if Instant::now() < entry.until {
+            self.metrics.evicted();
+        }
+        self.inner.on_evict(state, key, entry);
     }
 }
 
@@ -56,13 +90,16 @@ impl Recent {
             .weight_capacity(bytes as u64)
             .estimated_items_capacity(bytes / USUAL_SIZE)
             .shards(SHARDS)
+            .hot_allocation(REPLAYED)
             // Traces of what was evicted would take room that nobody has counted.
             .ghost_allocation(0.0)
             .build()
             .expect("both capacities are set");
         let hasher = DefaultHashBuilder::default();
-        let entries = Cache::with_options(options, ByBytes, hasher, DefaultLifecycle::default());
-        Arc::new(Self { entries, largest: bytes / SHARE })
+        let metrics = RecentMetrics::begin();
+        let counted = Counted { metrics: metrics.clone(), inner: DefaultLifecycle::default() };
+        let entries = Cache::with_options(options, ByBytes, hasher, counted);
+        Arc::new(Self { entries, metrics, largest: bytes / SHARE })
     }
 
     /// What a claim of this key with this fingerprint would be answered, if that is known to be a stored
@@ -99,7 +136,8 @@ impl Recent {
         }
         // A payload may be a small part of a large buffer, all of which it would keep.
         let payload = Bytes::copy_from_slice(payload);
-        self.entries.insert(key, Entry { print, payload, until });
+        let held = self.metrics.hold(weight(&payload));
+        self.entries.insert(key, Entry { print, payload, until, _held: held });
     }
 
     #[cfg(test)]
@@ -133,6 +171,20 @@ mod tests {
         assert!(recent.bytes() <= MIB as u64, "{}", recent.bytes());
         assert!(recent.bytes() > MIB as u64 / 2, "it keeps something: {}", recent.bytes());
         assert!(recent.get(&key(19_999), None).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_last_is_what_is_kept_however_long_others_were_there() {
+        let recent = Recent::new(MIB);
+        let fits = MIB / (BESIDE_PAYLOAD + 1000);
+        for number in 0..10 * fits as u64 {
+            put(&recent, number, 1000);
+        }
+        let has = |number: &u64| recent.get(&key(*number), None).is_some();
+        let last = (10 * fits as u64 - fits as u64 * 3 / 4)..10 * fits as u64;
+        let count = last.clone().count();
+        assert!(last.filter(has).count() >= count * 19 / 20, "all but few");
+        assert!((0..9 * fits as u64).filter(has).count() <= fits / 8, "and nearly nothing else");
     }
 
     #[tokio::test(start_paused = true)]

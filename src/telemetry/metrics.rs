@@ -32,6 +32,12 @@ const NEVER_STORED: &str = "idempotency_never_stored_total";
 const DATA_LOST: &str = "idempotency_data_lost_total";
 const RECORDS_LOST: &str = "idempotency_records_lost_total";
 const STORE_SUSPENDED: &str = "idempotency_store_suspended";
+#[cfg(feature = "recent")]
+const RECENT_REPLAYS: &str = "idempotency_recent_replays_total";
+#[cfg(feature = "recent")]
+const RECENT_BYTES: &str = "idempotency_recent_bytes";
+#[cfg(feature = "recent")]
+const RECENT_EVICTED: &str = "idempotency_recent_evicted_total";
 
 /// How a request can be handled, besides being refused.
 const HANDLED: [&str; 4] = ["executed", "replayed", "passed", "observed"];
@@ -98,6 +104,8 @@ pub(crate) struct Metrics {
     pub(crate) rerun: Counter,
     pub(crate) uncertain: Counter,
     pub(crate) unprotected: Counter,
+    #[cfg(feature = "recent")]
+    pub(crate) recent_replays: Counter,
     stored_bytes: Counter,
     claim: Histogram,
     complete: Histogram,
@@ -137,6 +145,8 @@ impl Metrics {
             rerun: of_rule(RERUN),
             uncertain: of_rule(UNCERTAIN),
             unprotected: of_rule(UNPROTECTED),
+            #[cfg(feature = "recent")]
+            recent_replays: of_rule(RECENT_REPLAYS),
             stored_bytes: of_rule(STORED_BYTES),
             claim: time(CLAIM),
             complete: time(COMPLETE),
@@ -220,6 +230,59 @@ impl Drop for During {
     }
 }
 
+/// What one layer keeps in the process beside the store. Several layers share the gauge.
+#[cfg(feature = "recent")]
+#[derive(Clone)]
+pub(crate) struct RecentMetrics {
+    bytes: Gauge,
+    evicted: Counter,
+}
+
+#[cfg(feature = "recent")]
+impl RecentMetrics {
+    /// Both are there before anything is kept.
+    pub(crate) fn begin() -> Self {
+        let (bytes, evicted) = (gauge!(RECENT_BYTES), counter!(RECENT_EVICTED));
+        bytes.increment(0.0);
+        evicted.increment(0);
+        Self { bytes, evicted }
+    }
+
+    /// So many bytes more, until this is dropped.
+    pub(crate) fn hold(&self, bytes: u64) -> Held {
+        let held = Held { gauge: self.bytes.clone(), bytes: bytes as f64 };
+        held.gauge.increment(held.bytes);
+        held
+    }
+
+    /// An answer had to make room for another before its time was over.
+    pub(crate) fn evicted(&self) {
+        self.evicted.increment(1);
+    }
+}
+
+/// As long as it lives, the gauge has its bytes. A copy has none: what is copied is on its way to a client,
+/// and what was kept is kept still.
+#[cfg(feature = "recent")]
+pub(crate) struct Held {
+    gauge: Gauge,
+    bytes: f64,
+}
+
+#[cfg(feature = "recent")]
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        Self { gauge: Gauge::noop(), bytes: 0.0 }
+    }
+}
+
+#[cfg(feature = "recent")]
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.gauge.decrement(self.bytes);
+    }
+}
+
 /// Tells a recorder all that there is to know before the first request: what each metric is, and that
 /// each counter is zero.
 pub(crate) fn begin<'r>(rules: impl Iterator<Item = &'r Rule>) {
@@ -228,6 +291,8 @@ pub(crate) fn begin<'r>(rules: impl Iterator<Item = &'r Rule>) {
         counter!(what.name()).increment(0);
     }
     gauge!(STORE_SUSPENDED).increment(0.0);
+    #[cfg(feature = "recent")]
+    RecentMetrics::begin();
     for rule in rules {
         rule.metrics();
     }
@@ -275,11 +340,28 @@ fn describe() {
     describe_histogram!(CLAIM, Unit::Seconds, "Time of a claim, with its resends");
     describe_histogram!(COMPLETE, Unit::Seconds, "Time to store an answer");
     describe_histogram!(HANDLER, Unit::Seconds, "Time of the handler, with its answer's body");
+    #[cfg(feature = "recent")]
+    describe_recent();
     describe_gauge!(IN_FLIGHT, count, "Executions now");
     describe_gauge!(WAITING, count, "Requests that wait for another's run now");
     describe_gauge!(
         STORE_SUSPENDED,
         count,
         "Servers that are not asked now, since they failed again and again"
+    );
+}
+
+#[cfg(feature = "recent")]
+fn describe_recent() {
+    describe_counter!(
+        RECENT_REPLAYS,
+        Unit::Count,
+        "Replays from the process's own memory, without asking the store"
+    );
+    describe_gauge!(RECENT_BYTES, Unit::Bytes, "Memory that answers of the last minute take now");
+    describe_counter!(
+        RECENT_EVICTED,
+        Unit::Count,
+        "Answers of the last minute that had to make room for others"
     );
 }

@@ -32,6 +32,8 @@ impl RuleMetrics {
             rerun: Nothing,
             uncertain: Nothing,
             unprotected: Nothing,
+            #[cfg(feature = "recent")]
+            recent_replays: Nothing,
         }
     }
 }
@@ -42,6 +44,8 @@ pub(crate) struct Metrics {
     pub(crate) rerun: Nothing,
     pub(crate) uncertain: Nothing,
     pub(crate) unprotected: Nothing,
+    #[cfg(feature = "recent")]
+    pub(crate) recent_replays: Nothing,
 }
 
 impl Metrics {
@@ -75,3 +79,22 @@ impl Timer {
 }
 
 pub(crate) struct During;
+
+#[cfg(feature = "recent")]
+#[derive(Clone)]
+pub(crate) struct RecentMetrics;
+
+#[cfg(feature = "recent")]
+impl RecentMetrics {
+    pub(crate) fn begin() -> Self {
+        Self
+    }
+    pub(crate) fn hold(&self, _: u64) -> Held {
+        Held
+    }
+    pub(crate) fn evicted(&self) {}
+}
+
+#[cfg(feature = "recent")]
+#[derive(Clone)]
+pub(crate) struct Held;

@@ -39,7 +39,7 @@
 //! on, and what was completed within the last minute. (Where `RedisStore` has noticed the loss, requests
 //! with tokens it does not know are told 503 until that has had its time, and 403 from then on.) But asked
 //! for its business key, the store knows nothing, and a new token can run the operation again: that is what
-//! a [`Ledger`](crate::Ledger) is for. A failover to a replica that lagged can make a used token outstanding
+//! a [`Ledger`](crate::Ledger) is for, whose row answers every token of the same caller, and no other caller's. A failover to a replica that lagged can make a used token outstanding
 //! again; its run, if its process is alive, writes over that.
 
 mod issuance;
@@ -51,7 +51,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub use issuance::{Issuance, IssueError, IssueErrorKind};
-pub(crate) use print::of_claim;
+pub(crate) use print::{of_caller, of_claim};
 pub use request::TokenRequest;
 
 use crate::{

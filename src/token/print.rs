@@ -3,6 +3,7 @@
 use crate::record::{Fingerprint, OneTimeToken, Secret};
 
 const CONTEXT: &str = "tower-idempotency 2026-11 one-time token";
+const CALLER_CONTEXT: &str = "tower-idempotency 2026-11 caller of a one-time token";
 
 /// The first half: the token and its caller. No caller is another than one with an empty name.
 fn whose(secret: Option<&Secret>, token: &OneTimeToken, caller: Option<&[u8]>) -> [u8; 16] {
@@ -28,6 +29,16 @@ pub(crate) fn of_claim(
 ) -> Fingerprint {
     let what = matches.map_or([0; 16], |print| first_half(print.as_bytes()));
     Fingerprint::of_halves(whose(secret, token, caller), what)
+}
+
+/// Whose the token is, whichever token it is, for rows that outlive it.
+pub(crate) fn of_caller(secret: Option<&Secret>, caller: &[u8]) -> [u8; 16] {
+    let mut hasher = match secret {
+        Some(secret) => blake3::Hasher::new_keyed(secret.fingerprint_key()),
+        None => blake3::Hasher::new_derive_key(CALLER_CONTEXT),
+    };
+    hasher.update(CALLER_CONTEXT.as_bytes()).update(caller);
+    first_half(hasher.finalize().as_bytes())
 }
 
 fn first_half(hash: &[u8; 32]) -> [u8; 16] {

@@ -7,8 +7,9 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_idempotency::{
-    Abandoned, Answer, Delivery, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, MemoryStore,
-    Mismatch, Refusal, Registry, Resolution, Rules, Scope, Sealed, Verified, extension, json,
+    Abandoned, Answer, Delivery, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, LedgerRow,
+    MemoryStore, Mismatch, Refusal, Registry, Resolution, Rules, Scope, Sealed, Verified,
+    extension, json,
 };
 
 use crate::support::{one, rules_with};
@@ -165,15 +166,15 @@ async fn a_registered_resolver_is_asked() {
 
 /// A ledger of one row for every operation.
 #[derive(Clone, Default)]
-struct Row(Arc<Mutex<Option<Answer>>>);
+struct Row(Arc<Mutex<Option<LedgerRow>>>);
 
 impl Ledger for Row {
-    async fn find(&self, _: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         Ok(self.0.lock().unwrap().clone())
     }
 
-    async fn seal(&self, _: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
-        *self.0.lock().unwrap() = Some(answer.clone());
+    async fn seal(&self, _: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, LedgerError> {
+        *self.0.lock().unwrap() = Some(row.clone());
         Ok(Sealed::Written)
     }
 }
@@ -188,15 +189,15 @@ async fn a_registered_ledger_is_asked_and_sealed_and_a_resolver_beside_it_has_th
     let ledger = made(&registry, "ledger = \"dedup\"");
     assert_eq!(deliver(&ledger, "a", unknown).await.0, 504);
     assert_eq!(deliver(&ledger, "a", unknown).await, (504, "run 2".to_owned()), "no row: it runs");
-    *row.0.lock().unwrap() = Some(Answer::text("charged"));
+    *row.0.lock().unwrap() = Some(Answer::text("charged").into());
     assert_eq!(deliver(&ledger, "a", unknown).await, (200, "charged".to_owned()));
     assert_eq!(deliver(&ledger, "a", r#"{"id": 2}"#).await, ran(3));
-    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().body().unwrap(), "run 3");
+    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().answer.body().unwrap(), "run 3");
 
     let both = made(&registry, "ledger = \"dedup\"\nresolve_abandoned = \"ask\"");
     assert_eq!(deliver(&both, "a", unknown).await.0, 504);
     assert_eq!(deliver(&both, "a", unknown).await, (200, "asked".to_owned()));
-    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().body().unwrap(), "asked");
+    assert_eq!(row.0.lock().unwrap().as_ref().unwrap().answer.body().unwrap(), "asked");
 }
 
 #[test]

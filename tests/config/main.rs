@@ -6,6 +6,7 @@ mod errors;
 mod hooks;
 mod placed;
 mod places;
+mod recent;
 mod schema;
 mod support;
 mod token;

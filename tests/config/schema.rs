@@ -216,6 +216,38 @@ fn values() -> Vec<(&'static str, Value, Vec<Value>)> {
     ]
 }
 
+#[test]
+fn the_table_around_the_rules_is_judged_alike() {
+    let rules = || json!([{"name": "r", "policy": "api", "scope": "tenant"}]);
+    let around = |table: Value| json!({ "rules": table });
+    for recent in [json!(0), json!(65536), json!("2MiB"), json!("64 kB")] {
+        let file = around(json!({"rules": rules(), "recent": recent}));
+        assert!(valid(&file) && read(&file).is_ok(), "{file}: {:?}", read(&file));
+    }
+    for wrong in [
+        json!({"rules": rules(), "recent": -1}),
+        json!({"rules": rules(), "recent": "2mib"}),
+        json!({"rules": rules(), "recent": true}),
+        json!({"rules": rules(), "recent": null}),
+        json!({"rules": rules(), "recnet": "2MiB"}),
+        json!({"rules": {"rules": rules()}}),
+        json!({"rules": [7]}),
+        json!({"recent": "2MiB"}),
+        json!({}),
+    ] {
+        let file = around(wrong);
+        assert!(!valid(&file) && read(&file).is_err(), "{file}");
+    }
+    let in_schema = schema();
+    let in_schema = in_schema["$defs"]["withRules"]["properties"].as_object().unwrap();
+    let error = read(&around(json!({"x": 1}))).unwrap_err();
+    for (name, _) in in_schema {
+        assert!(error.contains(name), "{name}: {error}");
+        let documentation = include_str!("../../src/config/mod.rs");
+        assert!(documentation.contains(&format!("| `{name}` |")), "{name}");
+    }
+}
+
 /// A right file with this in its rule.
 fn with(field: &str, value: &Value) -> Value {
     let mut rule = json!({"name": "r", "policy": "api", "scope": "tenant"});

@@ -7,8 +7,8 @@ use std::{
 };
 
 use tower_idempotency::{
-    Abandoned, Answer, Ledger, LedgerEntry, LedgerError, Operation, Policy, Previous, Resolution,
-    Sealed,
+    Abandoned, Answer, Ledger, LedgerEntry, LedgerError, LedgerRow, Operation, Policy, Previous,
+    Resolution, Sealed,
     execute::{Done, End, RunError},
     operations::{Operations, Settle, SettleErrorKind},
     store::{Cursor, StoreErrorKind},
@@ -111,19 +111,19 @@ async fn what_a_runtime_left_to_be_stored_when_it_ended_is_stored_once_somebody_
 }
 
 #[derive(Clone, Default)]
-struct Table(Arc<Mutex<HashMap<LedgerEntry, Answer>>>);
+struct Table(Arc<Mutex<HashMap<LedgerEntry, LedgerRow>>>);
 
 impl Ledger for Table {
-    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, entry: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         Ok(self.0.lock().unwrap().get(entry).cloned())
     }
 
-    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+    async fn seal(&self, entry: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, LedgerError> {
         let mut rows = self.0.lock().unwrap();
         match rows.get(entry) {
             Some(row) => Ok(Sealed::Existing(row.clone())),
             None => {
-                rows.insert(entry.clone(), answer.clone());
+                rows.insert(entry.clone(), row.clone());
                 Ok(Sealed::Written)
             }
         }
@@ -132,8 +132,8 @@ impl Ledger for Table {
 
 impl Table {
     fn put(&self, key: &'static str, value: &str) {
-        let entry = LedgerEntry::new("charge", "", key, None);
-        self.0.lock().unwrap().insert(entry, Answer::of_value(value).unwrap());
+        let entry = LedgerEntry::new("charge", "", key, None).of_job();
+        self.0.lock().unwrap().insert(entry, Answer::of_value(value).unwrap().into());
     }
 }
 
@@ -142,9 +142,9 @@ async fn every_value_that_is_kept_has_its_row() {
     let table = Table::default();
     let jobs = Jobs::new(Policy::job().ledger(table.clone()));
     assert_ran(&jobs.charge("k").await, executed("run 1"));
-    let entry = LedgerEntry::new("charge", "", "k", None);
+    let entry = LedgerEntry::new("charge", "", "k", None).of_job();
     let row = table.0.lock().unwrap().get(&entry).cloned().expect("it was sealed");
-    assert_eq!(row.value::<String>().unwrap(), "run 1");
+    assert_eq!(row.answer.value::<String>().unwrap(), "run 1");
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn a_job_is_settled_by_hand_with_its_row() {
     let operations = Operations::new(jobs.memory.clone()).max_run(SECOND / 10);
     let found = operations.list(Cursor::START, 10).await.unwrap().operations.remove(0);
     let settle = |key: &'static str| {
-        let entry = LedgerEntry::new("charge", "", key, None);
+        let entry = LedgerEntry::new("charge", "", key, None).of_job();
         let done = Settle::done(Answer::of_value("by hand").unwrap(), "the receipt is there");
         operations.settle(&found, done.in_ledger(table.clone(), entry))
     };
@@ -218,11 +218,11 @@ async fn a_job_is_settled_by_hand_with_its_row() {
 struct Away;
 
 impl Ledger for Away {
-    async fn find(&self, _: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         Err(LedgerError::new("away"))
     }
 
-    async fn seal(&self, _: &LedgerEntry, _: &Answer) -> Result<Sealed, LedgerError> {
+    async fn seal(&self, _: &LedgerEntry, _: &LedgerRow) -> Result<Sealed, LedgerError> {
         Err(LedgerError::new("away"))
     }
 }

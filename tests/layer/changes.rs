@@ -10,7 +10,10 @@ use tower_idempotency::{
     Handled, IdempotencyLayer, MemoryStore, Policy, RefusalKind, Rule, Scope, header, json,
 };
 
-use crate::house::{Asked, Body, House, Reply, api, request, text};
+use crate::{
+    house::{Asked, Body, House, Reply, api, request, text},
+    token_house::{asked, free, issue, paying},
+};
 
 const DOCUMENT: &str = include_str!("../../docs/operations.md");
 
@@ -134,6 +137,26 @@ async fn times_statuses_limits_and_observing_leave_what_is_stored() {
     assert_eq!(again.handled, Some(Handled::Observed { would }));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_token_from_before_its_caller_was_asked_for_or_after_is_unknown() {
+    let bound = || free().token_bound_to(Scope::header("x-user"));
+    let by_ann = |token: &tower_idempotency::OneTimeToken| {
+        let mut request = paying(token, "o-1", 5);
+        request.headers_mut().insert("x-user", http::HeaderValue::from_static("ann"));
+        request
+    };
+    for (before, now, issued) in
+        [(free(), bound(), asked()), (bound(), free(), asked().bound_to("ann"))]
+    {
+        let memory = MemoryStore::new();
+        let earlier = house(&memory, pay(before));
+        let token = issue(&earlier, issued).await;
+        let later = house(&memory, pay(now));
+        later.call(by_ann(&token)).await.is_refused(RefusalKind::TokenUnknown);
+        earlier.call(by_ann(&token)).await.is_executed();
+    }
+}
+
 /// A row that is added needs a test here, or a word about where it is.
 #[test]
 fn each_row_of_the_table_is_known_here() {
@@ -155,6 +178,8 @@ fn each_row_of_the_table_is_known_here() {
             "change `RedisStore::prefix`, the database or the server",
             "begin to compare, or cease to (`Policy::no_fingerprint`)",
             "compare something else",
+            // In other_requests, as all that is said of a ledger's rows.
+            "`Policy::token_bound_to`, on or off",
             "add or remove `Policy::business_key`",
             "move the layer into or out of a nested router",
             "lease, retention, hold",

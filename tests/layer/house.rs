@@ -20,7 +20,7 @@ use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_idempotency::{
     Grant, Handled, IdempotencyLayer, MemoryStore, Operation, Policy, Refusal, RefusalKind,
-    RequestBody, ResponseBody, Rule, Rules, Scope, Store, StoreError,
+    RequestBody, ResponseBody, Rule, Rules, Scope, State, Store, StoreError,
     store::{
         Claim, Claimed, Cursor, Issue, Issued, Kept, Listed, Page, Reason, Release, Resolve,
         Resolved, Written,
@@ -221,6 +221,13 @@ impl House {
 
     pub(crate) async fn records(&self) -> Vec<Listed> {
         self.memory.scan(Cursor::START, 100).await.unwrap().records
+    }
+
+    /// What the records are, in a fixed order.
+    pub(crate) async fn store_states(&self) -> Vec<State> {
+        let mut states: Vec<_> = self.records().await.iter().map(|record| record.state).collect();
+        states.sort_by_key(|state| format!("{state:?}"));
+        states
     }
 
     /// The only record.

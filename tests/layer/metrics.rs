@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -14,8 +14,9 @@ use metrics::{
     SharedString, Unit, set_default_local_recorder,
 };
 use tokio::time::sleep;
+use tower::service_fn;
 use tower_idempotency::{
-    Grant, Idempotent, MemoryStore, Policy, Rule, Store, StoreError,
+    Grant, Idempotent, MemoryStore, Policy, RefusalKind, Rule, Store, StoreError,
     store::{
         Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
         StoreErrorKind, Written,
@@ -24,7 +25,8 @@ use tower_idempotency::{
 };
 
 use crate::house::{
-    Asked, Door, House, SECOND, api, leave, operation, request, settle, text, with_door,
+    Asked, Body, Door, House, SECOND, Sent, api, leave, operation, request, respond, settle, text,
+    with_door,
 };
 
 /// What a gauge or a counter is, or each time that was recorded.
@@ -230,6 +232,133 @@ async fn claims_handlers_and_completions_are_timed() {
     assert_eq!(seen.times(&of_rule("claim_seconds")), [0.2, 0.0]);
     assert_eq!(seen.times(&of_rule("handler_seconds")), [3.0]);
     assert_eq!(seen.times(&of_rule("complete_seconds")), [0.1]);
+}
+
+/// A house that keeps answers in so many bytes; a handler's answer has the body `done` and more, as asked.
+fn keeping(room: usize) -> House {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let inner = service_fn(|asked: Asked| async move {
+        let more =
+            asked.headers().get("x-more").map_or(0, |more| more.to_str().unwrap().parse().unwrap());
+        respond(
+            200,
+            http_body_util::Full::new(bytes::Bytes::from(format!("done{}", "+".repeat(more)))),
+        )
+    });
+    let rule = Rule::new("pay", api());
+    House::layered(MemoryStore::new(), rule, inner, runs, |layer| layer.recent(room))
+}
+
+fn large(key: &str, bytes: usize) -> http::Request<Body> {
+    let mut request = request(key, "body");
+    request.headers_mut().insert("x-more", bytes.to_string().parse().unwrap());
+    request
+}
+
+const RECENT_BYTES: &str = "idempotency_recent_bytes{}";
+const RECENT_EVICTED: &str = "idempotency_recent_evicted_total{}";
+
+#[tokio::test(start_paused = true)]
+async fn replays_from_memory_are_counted_among_all_and_by_themselves() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let house = keeping(1024 * 1024);
+    house.send("k").await.is_executed();
+    assert_eq!(seen.value(&of_rule("recent_replays_total")), 0.0);
+    for _ in 0..3 {
+        house.send("k").await.is_replayed();
+    }
+    house.call(request("k", "another")).await;
+    assert_eq!(house.sent(), [Sent::Claim, Sent::Complete, Sent::Claim]);
+    assert_eq!(seen.value(&of_rule("recent_replays_total")), 3.0);
+    assert_eq!(seen.value(&requests("replayed")), 3.0);
+    assert_eq!((seen.value(&requests("executed")), seen.value(&requests("mismatch"))), (1.0, 1.0));
+    // What the store replays is one of all, and not one of these.
+    sleep(61 * SECOND).await;
+    house.send("k").await.is_replayed();
+    assert_eq!(seen.value(&requests("replayed")), 4.0);
+    assert_eq!(seen.value(&of_rule("recent_replays_total")), 3.0);
+
+    // Where nothing is kept there are none.
+    let house = House::new(api());
+    house.send("k").await.is_executed();
+    house.send("k").await.is_replayed();
+    assert_eq!(seen.value(&requests("replayed")), 5.0);
+    assert_eq!(seen.value(&of_rule("recent_replays_total")), 3.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_jobs_get_from_memory_is_counted_like_what_requests_get() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let jobs = Idempotent::new(MemoryStore::new(), Rule::new("pay", Policy::job()));
+    let jobs = jobs.recent(1024 * 1024);
+    for _ in 0..3 {
+        let done = jobs.run("k", None, async |_| Ok::<_, std::io::Error>(7)).await;
+        assert_eq!(done.unwrap().into_value(), 7);
+    }
+    assert_eq!(seen.value(&of_rule("recent_replays_total")), 2.0);
+    assert_eq!(seen.value(&requests("replayed")), 2.0);
+    assert_eq!(seen.value(&requests("executed")), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_of_what_is_kept_in_memory_come_and_go_with_it() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let (house, other) = (keeping(1024 * 1024), keeping(1024 * 1024));
+    assert_eq!(seen.value(RECENT_BYTES), 0.0);
+    house.call(large("k", 1000)).await.is_executed();
+    let one = seen.value(RECENT_BYTES);
+    assert!(
+        (1256.0..1600.0).contains(&one),
+        "1,004 bytes with their headers, and 256 beside: {one}"
+    );
+    // A replay is a copy, and takes nothing.
+    house.call(large("k", 1000)).await.is_replayed();
+    assert_eq!(seen.value(RECENT_BYTES), one);
+    // Layers share the gauge.
+    other.call(large("k", 1000)).await.is_executed();
+    assert_eq!(seen.value(RECENT_BYTES), 2.0 * one);
+    // What is over is let go when it is met, and taken again when the store has told it.
+    sleep(61 * SECOND).await;
+    house.call(request("k", "another")).await.is_refused(RefusalKind::Mismatch);
+    assert_eq!(seen.value(RECENT_BYTES), one);
+    house.call(large("k", 1000)).await.is_replayed();
+    assert_eq!(seen.value(RECENT_BYTES), 2.0 * one);
+    // What is too large is not kept.
+    house.call(large("l", 32 * 1024)).await.is_executed();
+    assert_eq!(seen.value(RECENT_BYTES), 2.0 * one);
+    drop(house);
+    sleep(61 * SECOND).await;
+    assert_eq!(seen.value(RECENT_BYTES), one, "gone with its layer, once its keeper has ended");
+    assert_eq!(seen.value(RECENT_EVICTED), 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_must_make_room_in_memory_is_counted_but_not_what_is_over() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let room = 64 * 1024;
+    let house = keeping(room);
+    let fill = async |kind: char| {
+        for number in 0..200 {
+            house.call(large(&format!("{kind}{number}"), 1000)).await.is_executed();
+        }
+    };
+    fill('a').await;
+    let (bytes, evicted) = (seen.value(RECENT_BYTES), seen.value(RECENT_EVICTED));
+    assert!(bytes <= room as f64 && bytes > room as f64 / 2.0, "{bytes}");
+    let one = seen.value(&of_rule("stored_bytes_total")) / 200.0 + 256.0;
+    // What was put is kept, or was counted when it went.
+    let kept = (bytes / one).round();
+    assert_eq!(kept + evicted, 200.0, "{bytes} {evicted} {one}");
+    // By now all that is kept is over, and makes room unseen; a few may be left.
+    sleep(61 * SECOND).await;
+    fill('b').await;
+    let (bytes, evicted) = (seen.value(RECENT_BYTES), seen.value(RECENT_EVICTED) - evicted);
+    let unseen = 200.0 - evicted - ((bytes / one).round() - kept);
+    assert!(unseen >= kept * 3.0 / 4.0 && unseen <= kept, "{unseen} of {kept}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use tower_idempotency::{
-    Answer, Ledger, LedgerEntry, LedgerError, MemoryStore, Outcome, Policy, RefusalKind, Rule,
-    Sealed,
+    Answer, Ledger, LedgerEntry, LedgerError, LedgerRow, MemoryStore, Outcome, Policy, RefusalKind,
+    Rule, Sealed,
 };
 
 use crate::{
@@ -102,11 +102,11 @@ async fn a_row_whose_status_is_released_is_stored_again_when_the_store_lost_ever
 struct Purged(Option<Duration>);
 
 impl Ledger for Purged {
-    async fn find(&self, _: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         Ok(None)
     }
 
-    async fn seal(&self, _: &LedgerEntry, _: &Answer) -> Result<Sealed, LedgerError> {
+    async fn seal(&self, _: &LedgerEntry, _: &LedgerRow) -> Result<Sealed, LedgerError> {
         Ok(Sealed::Written)
     }
 

@@ -16,6 +16,7 @@ use tower_idempotency::{
     store::{Cursor, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
 };
+use tower_idempotency_test_support::Log;
 
 use crate::house::{Door, House, Reply, SECOND, Sent, api, leave, request, settle, with_door};
 
@@ -45,6 +46,31 @@ async fn without_a_wait_it_is_refused_at_once_after_one_more_look() {
     sleep(7 * SECOND).await;
     let after = house.send("k").await.header("retry-after").unwrap().to_owned();
     assert_eq!(after, "7", "the run's age so far");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_a_place_says_so_and_whoever_is_refused_at_once_does_not() {
+    let (log, _guard) = Log::listen();
+    let (house, door) = with_door(api().wait(60 * SECOND), 200);
+    let first = house.client("k");
+    door.came().await;
+    assert_eq!(log.of("waiting").len(), 0);
+    let waiters: Vec<_> = (0..3).map(|_| house.client("k")).collect();
+    log.said("waiting", 3).await;
+    let key = house.record().await.key.digest();
+    assert!(log.of("waiting").iter().all(|line| line.contains(&key)), "{:?}", log.all());
+    door.let_one_in();
+    first.await.unwrap().is_executed();
+    for waiter in waiters {
+        waiter.await.unwrap().is_replayed();
+    }
+    assert_eq!(log.take().len(), 3, "nothing else happened");
+
+    let (house, door) = with_door(api(), 200);
+    let _first = house.client("k");
+    door.came().await;
+    house.send("k").await.is_refused(RefusalKind::InProgress);
+    assert_eq!(log.of("waiting").len(), 0);
 }
 
 #[tokio::test(start_paused = true)]

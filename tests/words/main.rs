@@ -2,7 +2,6 @@
 
 mod app;
 mod events;
-mod metrics;
 mod problems;
 mod readme;
 mod redis;

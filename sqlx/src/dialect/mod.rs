@@ -28,6 +28,8 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Run in the same transaction before [`Self::SCHEMA`], so that two migrations at once wait for
     /// each other.
     const BEFORE_SCHEMA: Option<&'static str>;
+    /// The type of what has to be added to a table that was made before rows had a fingerprint.
+    const BYTES: &'static str;
     /// Run in a transaction of the layer's own, before it may have to wait for a handler's: it must not
     /// hold a connection for long after nobody listens any more.
     const BEFORE_SEAL: Option<&'static str> = None;
@@ -51,6 +53,9 @@ pub trait Primitives: Database<Arguments: Clone> {
     /// Whether this error says that the database gave the transaction up for another one.
     fn lost_to_another(error: &(dyn DatabaseError + 'static)) -> bool;
 
+    /// Whether this error says that a table has no such column.
+    fn lacks_column(error: &(dyn DatabaseError + 'static)) -> bool;
+
     /// Whether the row may be there and this transaction, which is over, could not see it.
     fn out_of_sight(_error: &sqlx::Error) -> bool {
         false
@@ -60,14 +65,14 @@ pub trait Primitives: Database<Arguments: Clone> {
     fn insert(
         on: &mut Self::Connection,
         table: &'static str,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
     ) -> impl Future<Output = Answered<Option<i64>>> + Send;
 
     /// The row that this statement finds by rule, scope and one identity more.
     fn row(
         on: &mut Self::Connection,
         sql: String,
-        ids: Ids<'_>,
+        ids: &Ids<'_>,
         id: &[u8],
     ) -> impl Future<Output = Answered<Option<Columns>>> + Send;
 
@@ -132,19 +137,20 @@ macro_rules! alike {
         async fn row(
             on: &mut Self::Connection,
             sql: String,
-            ids: Ids<'_>,
+            ids: &Ids<'_>,
             id: &[u8],
         ) -> Answered<Option<Columns>> {
-            sqlx::query_as::<Self, Columns>(AssertSqlSafe(sql))
-                .bind(ids.rule)
+            let row = sqlx::query_as::<Self, Selected>(AssertSqlSafe(sql))
+                .bind(ids.rule.as_bytes())
                 .bind(ids.scope)
                 .bind(id)
                 .fetch_optional(on)
-                .await
+                .await?;
+            Ok(row.map(Columns::from))
         }
 
         async fn write(on: &mut Self::Connection, sql: String, columns: Columns) -> Answered<u64> {
-            let (id, _, status, headers, body, trailers) = columns;
+            let Columns { id, status, headers, body, trailers, .. } = columns;
             let query = sqlx::query::<Self>(AssertSqlSafe(sql)).bind(status).bind(headers);
             let result = query.bind(body).bind(trailers).bind(id).execute(on).await?;
             Ok(result.rows_affected())

@@ -28,7 +28,7 @@ async fn notify(State(app): State<App>, op: Operation, Json(n): Json<Notify>) ->
     let row = match DEDUP.enter(&mut tx, &op).await? {
         Entry::New(row) => row,
         Entry::Done(answer) => return Ok(answer), // done before: this is what was answered
-        Entry::Mismatch => return Err(AppError::ForeignDelivery),
+        Entry::Mismatch => return Err(AppError::AnotherRequest),
     };
     charge(&mut tx, &n).await?;
     Ok(row.commit(tx, Answer::text("success")).await?) // effect, row and answer: one commit

@@ -38,7 +38,7 @@ pub(crate) async fn charge(
 }
 
 pub(crate) enum AppError {
-    ForeignDelivery,
+    AnotherRequest,
     DidNotHappen,
 }
 
@@ -57,7 +57,7 @@ impl From<tower_idempotency_sqlx::Error> for AppError {
 impl IntoResponse for AppError {
     fn into_response(self) -> Response {
         match self {
-            Self::ForeignDelivery => StatusCode::CONFLICT.into_response(),
+            Self::AnotherRequest => StatusCode::CONFLICT.into_response(),
             Self::DidNotHappen => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         }
     }

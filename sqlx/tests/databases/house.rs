@@ -14,8 +14,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_idempotency::{
-    Answer, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, Operation, Policy, RequestBody,
-    Rule, Sealed, Store,
+    Answer, IdempotencyLayer, Ledger, LedgerEntry, LedgerError, LedgerRow, Operation, Policy,
+    RequestBody, Rule, Sealed, Store,
 };
 
 use crate::operation::Delivery;
@@ -73,6 +73,15 @@ impl House {
     pub(crate) async fn try_send(&self, delivery: Delivery) -> io::Result<Told> {
         self.0.clone().oneshot(delivery.request()).await
     }
+
+    /// The same of any request.
+    pub(crate) async fn call(&self, request: Request<String>) -> Told {
+        self.try_call(request).await.unwrap()
+    }
+
+    pub(crate) async fn try_call(&self, request: Request<String>) -> io::Result<Told> {
+        self.0.clone().oneshot(request).await
+    }
 }
 
 /// A door at which a handler waits until a test lets it go on.
@@ -124,13 +133,13 @@ impl<L> Counted<L> {
 }
 
 impl<L: Ledger> Ledger for Counted<L> {
-    async fn find(&self, entry: &LedgerEntry) -> Result<Option<Answer>, LedgerError> {
+    async fn find(&self, entry: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
         self.finds.fetch_add(1, Ordering::SeqCst);
         self.ledger.find(entry).await
     }
 
-    async fn seal(&self, entry: &LedgerEntry, answer: &Answer) -> Result<Sealed, LedgerError> {
+    async fn seal(&self, entry: &LedgerEntry, row: &LedgerRow) -> Result<Sealed, LedgerError> {
         self.seals.fetch_add(1, Ordering::SeqCst);
-        self.ledger.seal(entry, answer).await
+        self.ledger.seal(entry, row).await
     }
 }

@@ -238,6 +238,7 @@ impl Sending {
             }
             self.keeper.schedule().end_late(late.bytes());
             self.keeper.inner.ended.notify_waiters();
+            self.keeper.inner.pollers.hurry(&late.key());
         }
     }
 }

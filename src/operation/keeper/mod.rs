@@ -29,6 +29,7 @@ use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
 
+use super::poller::Pollers;
 use crate::{
     record::Grant,
     store::{BoxFuture, DynStore, Kept, Release},
@@ -50,6 +51,8 @@ pub(crate) struct Keeper {
 
 struct Inner {
     store: Arc<dyn DynStore>,
+    /// Whoever waits for what is written late.
+    pollers: Arc<Pollers>,
     /// The layer is told to end.
     draining: AtomicBool,
     /// Claims of which something may be owed.
@@ -82,10 +85,11 @@ impl Drained {
 }
 
 impl Keeper {
-    pub(crate) fn new(store: Arc<dyn DynStore>) -> Self {
+    pub(super) fn new(store: Arc<dyn DynStore>, pollers: Arc<Pollers>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 store,
+                pollers,
                 draining: AtomicBool::new(false),
                 claims: AtomicUsize::new(0),
                 schedule: Mutex::new(Schedule::default()),

@@ -88,24 +88,22 @@ impl Keeper {
 }
 
 impl Watched {
-    /// Stops the renewals, and waits for one that is on its way, as long as it may take: it should not
-    /// arrive after what ends the grant, and changes nothing if it does.
-    pub(in crate::operation) async fn stop(&self) {
-        let (waiting, within) = {
-            let mut schedule = self.keeper.schedule();
-            schedule.unset_due(self.id);
-            let Some(run) = schedule.runs.get_mut(&self.id) else { return };
-            run.stopped = true;
-            if !run.renewing {
-                return;
-            }
-            let (ended, waiting) = oneshot::channel();
-            run.waiting = Some(ended);
-            (waiting, run.call_within() + RUNTIME_MAY_LAG)
-        };
+    /// Stops the renewals. Gives back what waits for one that is on its way, as long as it may take: it
+    /// should not arrive after what ends the grant, and changes nothing if it does.
+    pub(in crate::operation) fn stop(&self) -> Option<impl Future<Output = ()> + use<>> {
+        let mut schedule = self.keeper.schedule();
+        schedule.unset_due(self.id);
+        let run = schedule.runs.get_mut(&self.id)?;
+        run.stopped = true;
+        if !run.renewing {
+            return None;
+        }
+        let (ended, waiting) = oneshot::channel();
+        run.waiting = Some(ended);
+        let within = run.call_within() + RUNTIME_MAY_LAG;
         // An error means that the renewal was dropped: it is over too. It takes longer where another
         // runtime has it and has stopped running: one that is driven call by call.
-        let _ = timeout(within, waiting).await;
+        Some(async move { drop(timeout(within, waiting).await) })
     }
 }
 

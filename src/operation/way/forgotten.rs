@@ -13,7 +13,7 @@ use crate::{
 
 impl Way {
     /// Asks the ledger. What it does not know may run: the next claim says that somebody was asked.
-    /// What it knows is the answer, and is stored again.
+    /// What it knows is the answer, and is stored again, unless it is another request's.
     ///
     /// # Cancel safety
     ///
@@ -24,7 +24,7 @@ impl Way {
         let Some(row) = row else { return Ok(None) };
         let policy = self.subject.rule.policy();
         let answer = storable(row, policy.keep_cookies);
-        let payload = encode(&self.subject.record, &answer, &self.subject.fields);
+        let payload = encode(&self.subject.record, &answer, &self.subject.print.fields);
         if self.claimant.announce()
             && let Ok(Claimed::Granted(grant)) = self.claimant.claim(Takeover::Refuse).await
         {

@@ -123,24 +123,22 @@ impl Way {
         self.claimant = Claimant::new(self.shared.clone(), claim, call_within);
     }
 
-    /// The grant with what became of the delivery's own run before it. That nobody knows is written down
-    /// before anything runs: where this run gives back, it must be found unknown still.
-    pub(super) async fn after_its_delivery(
-        &mut self,
-        mut grant: Grant,
-    ) -> Result<Grant, StoreError> {
-        let unknown = self.before == Previous::AbandonedUnknown;
-        if unknown && grant.previous != Previous::AbandonedUnknown {
-            grant.previous = self.before;
-            let store = &self.shared.store;
-            let renewal = store.clone().renew(grant.clone());
-            if !in_time(&**store, self.call_within(), renewal).await?.is_stored() {
-                let message = "the store has lost what it granted a moment ago";
-                return Err(StoreError::new(StoreErrorKind::Garbled, message));
-            }
-        } else if grant.previous == Previous::Nothing {
-            grant.previous = self.before;
+    /// Whether nobody knows what became of the delivery's own run before this grant, and the grant does
+    /// not say so.
+    pub(super) fn is_after_an_unknown(&self, grant: &Grant) -> bool {
+        self.before == Previous::AbandonedUnknown && grant.previous != Previous::AbandonedUnknown
+    }
+
+    /// The grant with that, which is written down before anything runs: where this run gives back, it
+    /// must be found unknown still.
+    pub(super) async fn after_an_unknown(&mut self, mut grant: Grant) -> Result<Grant, StoreError> {
+        grant.previous = self.before;
+        let store = &self.shared.store;
+        let renewal = store.clone().renew(grant.clone());
+        if in_time(&**store, self.call_within(), renewal).await?.is_stored() {
+            return Ok(grant);
         }
-        Ok(grant)
+        let message = "the store has lost what it granted a moment ago";
+        Err(StoreError::new(StoreErrorKind::Garbled, message))
     }
 }

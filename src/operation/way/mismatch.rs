@@ -1,46 +1,29 @@
-//! What a request hears that has a known identity and is another request, and who else is told.
-
-use std::borrow::Cow;
+//! What is known of the request that a mismatch differs from.
 
 use super::{Way, wait};
 use crate::{
-    policy::Mismatch,
+    operation::mismatch::refuse,
     record::{FieldDigest, decode},
-    refusal::{Refusal, RefusalKind},
+    refusal::Refusal,
     store::Claimed,
-    telemetry,
 };
 
 impl Way {
-    /// The same identity, but something else: somebody should see that.
+    /// The same identity, but something else.
     pub(super) async fn mismatch(&mut self) -> Refusal {
-        let rule = self.subject.rule.clone();
         let fields = self.differing_fields().await;
-        self.tell_mismatch(fields);
-        let what = rule.policy().compared.describe();
-        let detail = match &rule.policy().token {
-            Some(demand) => format!(
-                "this one-time token was issued or used for something else; what must be the same is: \
-                 {what}; for something new get a new token from {}",
-                demand.from()
-            ),
-            None => format!(
-                "this identity was used for another request; the same on a retry must be: {what}; a \
-                 new operation needs a new identity"
-            ),
-        };
-        Refusal::new(RefusalKind::Mismatch, detail)
+        refuse(&self.subject, fields)
     }
 
     /// The names of the fields that differ, where they are known.
     pub(super) async fn differing_fields(&mut self) -> Option<Vec<String>> {
         let then = self.stored_fields().await?;
-        self.subject.rule.policy().compared.differing(&self.subject.fields, &then)
+        self.subject.rule.policy().compared.differing(&self.subject.print.fields, &then)
     }
 
     /// The digests of the fields of the operation that has this identity, if it is completed.
     async fn stored_fields(&mut self) -> Option<Vec<FieldDigest>> {
-        if self.subject.fields.is_empty() {
+        if self.subject.print.fields.is_empty() {
             return None;
         }
         let mut anything = self.claimant.asks().clone();
@@ -53,28 +36,5 @@ impl Way {
             }
             _ => None,
         }
-    }
-
-    /// The delivery id is another name of another operation.
-    pub(super) fn other_business(&self) -> Refusal {
-        let key = self.subject.rule.policy().business_key.as_ref();
-        self.tell_mismatch(key.map(|key| vec![key.describe()]));
-        Refusal::new(
-            RefusalKind::Mismatch,
-            "this delivery id was used for another operation: its business key must be the same \
-             whenever it is sent; a new operation needs a new delivery id",
-        )
-    }
-
-    fn tell_mismatch(&self, fields: Option<Vec<String>>) {
-        telemetry::mismatch(&self.subject, fields.as_deref());
-        let subject = &self.subject;
-        subject.rule.policy().tell_mismatch(&Mismatch {
-            rule: subject.rule.name().to_owned(),
-            scope: subject.scope_text().into_owned(),
-            key: subject.identity_text().into_owned(),
-            delivery_id: subject.delivery_text().map(Cow::into_owned),
-            fields,
-        });
     }
 }

@@ -25,7 +25,7 @@ impl RedisCommand {
     }
 
     pub(super) fn of(command: &Command) -> Self {
-        Self { arguments: command.words().map(Bytes::copy_from_slice).collect() }
+        Self { arguments: command.parts() }
     }
 }
 

@@ -21,7 +21,10 @@ use super::{
     script::{self, Script},
 };
 #[cfg(feature = "redis-cluster")]
-use super::{call::Run, info::Info};
+use super::{
+    call::{Call, Run},
+    info::Info,
+};
 use crate::{
     record::{ClaimToken, Grant},
     store::{StoreError, StoreErrorKind, Written},
@@ -45,15 +48,17 @@ pub(super) async fn first(link: &Link, connection: &Connection) {
     // A node of a cluster may have come after another one that it knows nothing of. Nothing is granted
     // before its canary was looked at; looked at here it keeps nobody waiting.
     if link.known.is_in_cluster() && !link.is_side() {
-        let _ =
-            timeout(FIRST_WITHIN, attend(Lane::new(link, connection, Instant::now(), false), true))
-                .await;
+        let _ = timeout(
+            FIRST_WITHIN,
+            attend(&Lane::new(link, connection, Instant::now(), false), true),
+        )
+        .await;
     }
 }
 
 /// Looks after the records, over a connection that has just been made or is quiet. `canaries` says whether
 /// it is time to look at those that are known. An error is for the next call to find.
-pub(super) async fn attend(lane: Lane<'_>, canaries: bool) {
+pub(super) async fn attend(lane: &Lane<'_>, canaries: bool) {
     let known = &lane.link.known;
     let guards = known.guards();
     // First what was lost: somebody may be waiting to be granted what is another's.
@@ -83,7 +88,7 @@ pub(super) async fn attend(lane: Lane<'_>, canaries: bool) {
     }
 }
 
-async fn write_all(lane: Lane<'_>, guards: &[Arc<Guard>]) {
+async fn write_all(lane: &Lane<'_>, guards: &[Arc<Guard>]) {
     if !lane.link.known.is_to_be_written() {
         return;
     }
@@ -98,7 +103,7 @@ async fn write_all(lane: Lane<'_>, guards: &[Arc<Guard>]) {
 
 /// An answer that is waited for a second long.
 async fn in_time<T>(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     match timeout(WITHIN, answer).await {
@@ -114,7 +119,7 @@ async fn in_time<T>(
 }
 
 /// Looks after the canary of this name; whether records were lost.
-async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure> {
+async fn look(lane: &Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure> {
     let known = &lane.link.known;
     let (look, changes) = (Look { guard, name }, known.changes());
     let there = match in_time(lane, look.ask(lane)).await {
@@ -125,7 +130,7 @@ async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure
             if !is_loading(lane).await? {
                 known.takes_writes(changes);
             }
-            cluster.call("canary", name, WITHIN, &look).await?
+            cluster.call(&Call::new("canary", WITHIN), name, &look).await?
         }
         // Somebody else has a key of that name: nothing can be told by it, and claims go on.
         Err(Failure::Server(error)) if refused::is_wrong_type(&error) => {
@@ -149,7 +154,7 @@ async fn look(lane: Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failure
 
 /// A node says that it is another's slot before it says that it is loading its data.
 #[cfg(feature = "redis-cluster")]
-async fn is_loading(lane: Lane<'_>) -> Result<bool, Failure> {
+async fn is_loading(lane: &Lane<'_>) -> Result<bool, Failure> {
     let told = in_time(lane, lane.send(&Info::command())).await?;
     Ok(Info::read(told).is_some_and(|info| info.get("loading") == Some("1")))
 }
@@ -163,7 +168,7 @@ struct Look<'a> {
 impl Ask for Look<'_> {
     type Answer = String;
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<String, Failure> {
+    async fn ask(&self, lane: &Lane<'_>) -> Result<String, Failure> {
         let known = self.guard.canary(self.name).unwrap_or_default();
         canary(lane, self.name, &known, &new_canary(), false).await
     }
@@ -178,7 +183,7 @@ pub(super) struct Accept<'a> {
 impl Ask for Accept<'_> {
     type Answer = ();
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<(), Failure> {
+    async fn ask(&self, lane: &Lane<'_>) -> Result<(), Failure> {
         let accepted = format!("+{}", new_canary());
         canary(lane, self.name, "", &accepted, true).await?;
         self.guard.accepted(self.name, &accepted);
@@ -202,7 +207,7 @@ fn new_canary() -> String {
 
 /// The canary that is there now.
 async fn canary(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     name: &str,
     known: &str,
     new: &str,
@@ -214,7 +219,7 @@ async fn canary(
 }
 
 /// Writes again what this process has there.
-async fn write(lane: Lane<'_>, guard: &Guard) -> Result<(), Failure> {
+async fn write(lane: &Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     let (held, done) = guard.own.all();
     let named = |grant: &Grant| {
         let name = command::name(guard.prefix(), &grant.key);
@@ -258,7 +263,7 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 
 /// Runs one script on many records in one write; nothing for those that the server refused.
 async fn all<'a>(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     script: &'static Script,
     commands: impl Iterator<Item = (ClaimToken, &'a str, Command)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
@@ -289,7 +294,7 @@ async fn all<'a>(
 
 /// Runs the script where the record's slot is now, if that was the reason why it was refused.
 async fn elsewhere(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     script: &'static Script,
     name: &str,
     command: &Command,
@@ -298,7 +303,8 @@ async fn elsewhere(
     #[cfg(feature = "redis-cluster")]
     if refused::is_elsewhere(error) {
         let run = Run { script, command };
-        return lane.link.known.cluster()?.call(script.name(), name, WITHIN, &run).await.ok();
+        let call = Call::new(script.name(), WITHIN);
+        return lane.link.known.cluster()?.call(&call, name, &run).await.ok();
     }
     // Only in a cluster there is another place.
     let _ = (lane, script, name, command, error);

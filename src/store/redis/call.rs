@@ -97,7 +97,7 @@ pub(super) trait Ask: Sync {
     }
 
     /// Says it over this connection.
-    fn ask(&self, lane: Lane<'_>) -> impl Future<Output = Result<Self::Answer, Failure>> + Send;
+    fn ask(&self, lane: &Lane<'_>) -> impl Future<Output = Result<Self::Answer, Failure>> + Send;
 }
 
 /// A script, run for one record.
@@ -109,67 +109,78 @@ pub(super) struct Run<'a> {
 impl Ask for Run<'_> {
     type Answer = Reply;
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<Reply, Failure> {
+    async fn ask(&self, lane: &Lane<'_>) -> Result<Reply, Failure> {
         lane.run(self.script, self.command).await
     }
 }
 
-/// A call under its time limit, which counts from `since`: a moment ago. `asking` is for a slot that is being moved to this node.
-pub(super) async fn call<A: Ask>(
-    link: &Arc<Link>,
-    what: &str,
-    since: Instant,
-    within: Duration,
-    asking: bool,
-    ask: &A,
-) -> Result<A::Answer, Wrong> {
-    let call = Call { what, within, until: since + within, asking };
-    match link.ready() {
-        Some(lent) if !ask.blocks() => call.over(link, &lent, since, ask).await,
-        // In a box of its own: it is rare, and every call would be as large.
-        _ => Box::pin(call.once_connected(link, ask)).await,
-    }
-}
-
+/// A call, which has a time limit.
 #[derive(Clone, Copy)]
-struct Call<'a> {
+pub(super) struct Call<'a> {
+    /// What it is called where it comes to nothing.
     what: &'a str,
+    /// When it was asked for.
+    pub(super) since: Instant,
     within: Duration,
-    until: Instant,
+    /// It is sent where its slot is being moved to.
     asking: bool,
 }
 
-impl Call<'_> {
-    async fn once_connected<A: Ask>(self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
-        let Self { what, within, until, .. } = self;
+impl<'a> Call<'a> {
+    /// A call that is asked for now.
+    pub(super) fn new(what: &'a str, within: Duration) -> Self {
+        Self { what, since: Instant::now(), within, asking: false }
+    }
+
+    /// The same to another node, from now on for so long.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn again(&self, within: Duration, asking: bool) -> Self {
+        Self { within, asking, ..Self::new(self.what, within) }
+    }
+
+    /// When its time is over.
+    pub(super) fn until(&self) -> Instant {
+        self.since + self.within
+    }
+
+    /// Makes it.
+    pub(super) async fn make<A: Ask>(&self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
+        match link.ready() {
+            Some(lent) if !ask.blocks() => self.over(link, &lent, self.since, ask).await,
+            // In a box of its own: it is rare, and every call would be as large.
+            _ => Box::pin(self.once_connected(link, ask)).await,
+        }
+    }
+
+    async fn once_connected<A: Ask>(&self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
         let alone = match ask.blocks() {
-            true => match timeout_at(until, link.side().alone(link)).await {
+            true => match timeout_at(self.until(), link.side().alone(link)).await {
                 Ok(alone) => Some(alone),
-                Err(_) => return Err(late(link, what, within).into()),
+                Err(_) => return Err(self.late(link).into()),
             },
             false => None,
         };
         let link = alone.as_ref().map_or(link, |alone| &alone.link);
-        match timeout_at(until, link.get()).await {
+        match timeout_at(self.until(), link.get()).await {
             Ok(lent) => self.over(link, &lent?, Instant::now(), ask).await,
-            Err(_) => Err(unreached(link, within).into()),
+            Err(_) => Err(unreached(link, self.within).into()),
         }
     }
 
+    /// Over a connection that was lent at this time.
     async fn over<A: Ask>(
-        self,
+        &self,
         link: &Link,
         lent: &Lent<'_>,
         since: Instant,
         ask: &A,
     ) -> Result<A::Answer, Wrong> {
-        let Self { what, within, until, asking } = self;
-        let unanswered = Unanswered { link, lent, since, within };
-        let lane = Lane::new(link, &lent.connection, since, asking);
-        let asked = timeout_at(until, ask.ask(lane)).await;
+        let lane = Lane::new(link, &lent.connection, since, self.asking);
+        let unanswered = Unanswered { call: self, lane: &lane };
+        let asked = timeout_at(self.until(), ask.ask(&lane)).await;
         std::mem::forget(unanswered);
         let Ok(asked) = asked else {
-            let late = late(link, what, within);
+            let late = self.late(link);
             link.timed_out(&lent.connection, &late);
             return Err(late.into());
         };
@@ -177,11 +188,19 @@ impl Call<'_> {
             #[cfg(feature = "redis-cluster")]
             let redirect = Redirect::of(&failure);
             Wrong {
-                error: judge(link, &lent.connection, what, failure),
+                error: judge(link, &lent.connection, self.what, failure),
                 #[cfg(feature = "redis-cluster")]
                 redirect,
             }
         })
+    }
+
+    fn late(&self, link: &Link) -> StoreError {
+        let (address, Self { what, within, .. }) = (link.address(), self);
+        StoreError::new(
+            StoreErrorKind::Timeout,
+            format!("no answer from Redis at {address} to {what} within {within:?}"),
+        )
     }
 }
 
@@ -209,27 +228,18 @@ pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {
     )
 }
 
-fn late(link: &Link, what: &str, within: Duration) -> StoreError {
-    let address = link.address();
-    StoreError::new(
-        StoreErrorKind::Timeout,
-        format!("no answer from Redis at {address} to {what} within {within:?}"),
-    )
-}
-
 /// A call on its way. Dropped, its caller has gone: after a long wait that is a time-out like any
 /// other, or a limit of the caller's that is as short as ours would keep a dead connection for good.
 struct Unanswered<'a> {
-    link: &'a Link,
-    lent: &'a Lent<'a>,
-    since: Instant,
-    within: Duration,
+    call: &'a Call<'a>,
+    lane: &'a Lane<'a>,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if self.since.elapsed() >= LONG.min(self.within / 2) {
-            self.link.timed_out(&self.lent.connection, &late(self.link, "a call", self.within));
+        let Self { call, lane } = self;
+        if lane.since.elapsed() >= LONG.min(call.within / 2) {
+            lane.link.timed_out(lane.connection, &call.late(lane.link));
         }
     }
 }

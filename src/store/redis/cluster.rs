@@ -7,15 +7,15 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redis::Value;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
     Failure,
-    call::{Ask, Redirect, call},
+    call::{Ask, Call, Redirect},
     guard::Guard,
     link::{CONNECT_WITHIN, Link},
     member::Member,
@@ -132,12 +132,11 @@ impl Cluster {
     /// One call about the record of this name.
     pub(super) async fn call<A: Ask>(
         self: &Arc<Self>,
-        what: &str,
+        call: &Call<'_>,
         name: &str,
-        within: Duration,
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
-        let (slot, until) = (slot(name.as_bytes()), Instant::now() + within);
+        let (slot, until) = (slot(name.as_bytes()), call.until());
         let left = || until.saturating_duration_since(Instant::now());
         let mut asked = None;
         for nth in 0.. {
@@ -146,11 +145,10 @@ impl Cluster {
                 None => (self.owner(slot, until).await?, false),
             };
             let link = self.link(&place);
-            let wrong =
-                match call(&link, what, tokio::time::Instant::now(), left(), asking, ask).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(wrong) => wrong,
-                };
+            let wrong = match call.again(left(), asking).make(&link, ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(wrong) => wrong,
+            };
             match wrong.redirect {
                 Some(redirect) if nth < REDIRECTIONS && !left().is_zero() => match redirect {
                     Redirect::Moved(to) => self.moved(slot, to.seen_from(&place)),
@@ -185,7 +183,7 @@ impl Cluster {
                 }
                 map.version
             };
-            match timeout_at(until.into(), self.refresh(version)).await {
+            match timeout_at(until, self.refresh(version)).await {
                 Ok(refreshed) => refreshed?,
                 Err(_) => return Err(self.unreached("nobody says in time whose the slots are")),
             }

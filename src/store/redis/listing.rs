@@ -9,11 +9,10 @@ use std::{
 
 use bytes::Bytes;
 use redis::Value;
-use tokio::time::Instant;
 
 use super::{
     Failure, RedisStore,
-    call::{Ask, call},
+    call::{Ask, Call},
     cluster::{Cluster, owners},
     info::Info,
     lane::Lane,
@@ -155,7 +154,7 @@ impl Listing {
 /// which process it is, since another one goes through its keys in another order.
 async fn mark(store: &RedisStore, link: &Arc<Link>) -> Result<u64, StoreError> {
     let Some(place) = link.known.place() else { return Ok(0) };
-    let told = call(link, "INFO", Instant::now(), store.call_within, false, &Told(place)).await;
+    let told = Call::new("INFO", store.call_within).make(link, &Told(place)).await;
     let told = told.map_err(|wrong| wrong.error)?;
     // The same in all processes of one build; another build only lists a node once more.
     let mut hasher = DefaultHasher::new();
@@ -170,7 +169,7 @@ struct Told(Place);
 impl Ask for Told {
     type Answer = (Option<String>, u64, Vec<(u16, u16)>);
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<Self::Answer, Failure> {
+    async fn ask(&self, lane: &Lane<'_>) -> Result<Self::Answer, Failure> {
         // One section each, since versions before 7.0 take only one.
         let info = |section| Command::new("INFO").arg(section);
         let slots = Command::new("CLUSTER").arg("SLOTS");

@@ -4,6 +4,7 @@ mod adapter;
 mod again;
 mod breaker;
 mod call;
+mod claim;
 mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
@@ -41,8 +42,6 @@ mod wait;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 #[cfg(feature = "redis-tls")]
 pub use self::tls::RedisTls;
 pub use self::{
@@ -51,7 +50,14 @@ pub use self::{
     preflight::{Finding, Level, Preflight},
     servers::RedisServers,
 };
-use self::{call::Failure, guard::Guard, link::Link, origin::Origin, reach::Reach, wait::Wait};
+use self::{
+    call::{Call, Failure},
+    guard::Guard,
+    link::Link,
+    origin::Origin,
+    reach::Reach,
+    wait::Wait,
+};
 use super::StoreError;
 
 /// Records in Redis (6.2 or newer) or Valkey, shared by all processes that use the same server and
@@ -196,7 +202,7 @@ impl RedisStore {
         // There is always one of this name, and all processes look at it.
         let name = again::canary_name(self.guard.prefix(), 0);
         let accept = again::Accept { guard: &self.guard, name: &name };
-        self.reach.call("canary", &name, Instant::now(), self.call_within, &accept).await
+        self.reach.call(&Call::new("canary", self.call_within), &name, &accept).await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

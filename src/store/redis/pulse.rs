@@ -33,7 +33,7 @@ pub(super) async fn watch(
         let (Some(link), Some(connection)) = (link.upgrade(), connection.upgrade()) else { return };
         if !link.is_side() {
             let lane = Lane::new(&link, &connection, Instant::now(), false);
-            again::attend(lane, look % CANARY_EACH == 0).await;
+            again::attend(&lane, look % CANARY_EACH == 0).await;
         }
         // Not at once: until then the program may say what it accepts.
         if look == 1 && !link.is_side() {

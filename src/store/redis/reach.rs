@@ -1,13 +1,11 @@
 //! Through which connection a record is reached: the one there is, or that of its slot.
 
-use std::{sync::Arc, time::Duration};
-
-use tokio::time::Instant;
+use std::sync::Arc;
 
 #[cfg(feature = "redis-cluster")]
 use super::cluster::Cluster;
 use super::{
-    call::{Ask, call, unreached},
+    call::{Ask, Call, unreached},
     guard::Guard,
     link::{CONNECT_WITHIN, Link},
     preflight::Accepted,
@@ -88,20 +86,18 @@ impl Reach {
     /// wrong node, which has done nothing then.
     pub(super) async fn call<A: Ask>(
         &self,
-        what: &str,
+        call: &Call<'_>,
         name: &str,
-        since: Instant,
-        within: Duration,
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
         match self {
             Self::One(link) => {
                 // Only a cluster needs it.
                 let _ = name;
-                call(link, what, since, within, false, ask).await.map_err(|wrong| wrong.error)
+                call.make(link, ask).await.map_err(|wrong| wrong.error)
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(cluster) => Box::pin(cluster.call(what, name, within, ask)).await,
+            Self::Cluster(cluster) => Box::pin(cluster.call(call, name, ask)).await,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Commands, spelled as they go over the wire while they are made: each argument is copied once into
 //! the command, and the command once into what is sent.
 
+use bytes::Bytes;
 use itoa::Integer;
 
 /// `$`, the longest length, and the ends of two lines.
@@ -63,15 +64,30 @@ impl Command {
 
     /// Its name and its arguments.
     pub(super) fn words(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.spelled[..];
-        std::iter::from_fn(move || {
-            let end = rest.iter().position(|byte| *byte == b'\r')?;
-            let length = std::str::from_utf8(&rest[1..end]).ok()?.parse::<usize>().ok()?;
-            let (word, after) = rest[end + 2..].split_at(length);
-            rest = &after[2..];
-            Some(word)
-        })
+        words(&self.spelled)
     }
+
+    /// Its name and its arguments, as parts of one copy.
+    pub(super) fn parts(&self) -> Vec<Bytes> {
+        let copy = Bytes::copy_from_slice(&self.spelled);
+        let mut parts = Vec::with_capacity(self.words);
+        parts.extend(words(&copy).map(|word| copy.slice_ref(word)));
+        parts
+    }
+}
+
+fn words(mut spelled: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        // Spelled by us, so it needs no check but for its end.
+        let (mut length, mut at) = (0, 1);
+        while *spelled.get(at)? != b'\r' {
+            length = length * 10 + usize::from(spelled[at] - b'0');
+            at += 1;
+        }
+        let (word, after) = spelled[at + 2..].split_at(length);
+        spelled = &after[2..];
+        Some(word)
+    })
 }
 
 fn digit(number: usize) -> u8 {
@@ -113,7 +129,8 @@ mod tests {
             let number = number.to_string();
             let expected = [&b"ANY"[..], number.as_bytes()];
             let expected = expected.into_iter().chain(words.iter().map(|word| &word[..]));
-            prop_assert!(ours.words().eq(expected));
+            prop_assert!(ours.words().eq(expected.clone()));
+            prop_assert!(ours.parts().iter().map(|part| &part[..]).eq(expected));
         }
     }
 

@@ -96,7 +96,7 @@ fn left(name: &[u8]) -> Command {
 /// they know of the move.
 #[cfg(feature = "redis-cluster")]
 pub(super) async fn arriving(
-    lane: Lane<'_>,
+    lane: &Lane<'_>,
     keys: &[(RecordKey, Vec<u8>)],
     mut answers: Vec<Value>,
 ) -> Result<Vec<Value>, Failure> {

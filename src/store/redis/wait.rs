@@ -24,7 +24,7 @@ impl Wait {
     /// Claims, and waits, in one trip.
     pub(super) async fn claim(
         self,
-        lane: Lane<'_>,
+        lane: &Lane<'_>,
         claim: &Command,
         call_within: Duration,
     ) -> Result<Reply, Failure> {
@@ -42,7 +42,7 @@ impl Wait {
     }
 
     /// Waits for what was written before over this connection.
-    pub(super) async fn after(self, lane: Lane<'_>, call_within: Duration) -> Result<(), Failure> {
+    pub(super) async fn after(self, lane: &Lane<'_>, call_within: Duration) -> Result<(), Failure> {
         let had = lane.send(&self.command(call_within)).await?;
         self.judge(had)
     }

@@ -148,7 +148,7 @@ impl Shop {
         let row = match DEDUP.enter(&mut tx, operation).await? {
             Entry::New(row) => row,
             Entry::Done(answer) => return Ok(answer),
-            Entry::Mismatch => return Err("this delivery id belongs to another order".into()),
+            Entry::Mismatch => return Err("this row is another request's".into()),
         };
         if self.process.arguments.without != Some(Without::OneCommit) {
             points.pass(Point::Entered).await;

@@ -3,9 +3,15 @@
 use std::{
     fmt::{Debug, Write},
     mem,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
 };
 
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 use tracing::{
     Dispatch, Event, Id, Metadata, Subscriber,
     field::{Field, Visit},
@@ -16,7 +22,13 @@ use tracing::{
 /// Keeps each event of the crate as one text: its level and its fields, the message among them. Clones
 /// are the same log.
 #[derive(Clone, Debug, Default)]
-pub struct Log(Arc<Mutex<Vec<String>>>);
+pub struct Log(Arc<Lines>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    all: Mutex<Vec<String>>,
+    more: Notify,
+}
 
 impl Log {
     /// A log of this thread, until the guard is dropped.
@@ -32,18 +44,44 @@ impl Log {
 
     /// All events so far.
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lines().clone()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All events so far, which are forgotten.
     pub fn take(&self) -> Vec<String> {
-        mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.lines())
     }
 
     /// The events that begin with these words, as `docs/operations.md` lists them.
     pub fn of(&self, event: &str) -> Vec<String> {
         let begins = format!(" message={event}: ");
-        self.all().into_iter().filter(|line| line.contains(&begins)).collect()
+        self.lines().iter().filter(|line| line.contains(&begins)).cloned().collect()
+    }
+
+    /// Waits until the event has been said so often.
+    ///
+    /// # Panics
+    ///
+    /// When that takes longer than a minute.
+    pub async fn said(&self, event: &str, times: usize) {
+        let begins = format!(" message={event}: ");
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let more = self.0.more.notified();
+            let mut more = pin!(more);
+            // Registered before the look, so that a line in between is not missed.
+            more.as_mut().enable();
+            let said = self.lines().iter().filter(|line| line.contains(&begins)).count();
+            if said >= times {
+                return;
+            }
+            let in_time = timeout_at(until, more).await.is_ok();
+            assert!(in_time, "{event} was said {said} times, and not {times}");
+        }
     }
 }
 
@@ -63,7 +101,8 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+        self.lines().push(line.0);
+        self.0.more.notify_waiters();
     }
 
     // No span is enabled, so none is ever made.

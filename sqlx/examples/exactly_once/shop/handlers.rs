@@ -54,7 +54,7 @@ pub(super) async fn table(
     let row = match DEDUP.enter(&mut tx, &op).await? {
         Entry::New(row) => row,
         Entry::Done(answer) => return Ok(answer),
-        Entry::Mismatch => return Err("this notification is of another order".into()),
+        Entry::Mismatch => return Err("this row is another notification's".into()),
     };
     bank::charge(&mut tx, &n).await?;
     app.pause(Point::BeforeCommit).await;
@@ -91,7 +91,7 @@ pub(super) async fn table_and_states(
     let row = match DEDUP.enter(&mut tx, &op).await? {
         Entry::New(row) => row,
         Entry::Done(answer) => return Ok(answer),
-        Entry::Mismatch => return Err("this notification is of another order".into()),
+        Entry::Mismatch => return Err("this row is another notification's".into()),
     };
     match ORDERS.advance(&mut tx, START, &n.order_id).await? {
         Moved::Now => {}
@@ -135,7 +135,7 @@ pub(super) async fn outside(
     let row = match DEDUP.enter(&mut tx, &op).await? {
         Entry::New(row) => row,
         Entry::Done(answer) => return Ok(answer),
-        Entry::Mismatch => return Err("this notification is of another order".into()),
+        Entry::Mismatch => return Err("this row is another notification's".into()),
     };
     match ORDERS.advance(&mut tx, FINISH, &n.order_id).await? {
         Moved::Now | Moved::Already(Order::Done) => {}

@@ -51,7 +51,10 @@ async fn a_row_that_may_still_be_rolled_back_is_no_row_whatever_isolation_is_the
             let operation = Delivery::new(order).order(order).operation().await;
             let found = async || {
                 let ledger = DEDUP.ledger(&isolated).find(&operation.ledger_entry()).await;
-                assert_eq!(ledger.unwrap(), DEDUP.find(&isolated, &operation).await.unwrap());
+                assert_eq!(
+                    ledger.unwrap().map(|row| row.answer),
+                    DEDUP.find(&isolated, &operation).await.unwrap()
+                );
                 DEDUP.find(&isolated, &operation).await.unwrap()
             };
             assert_eq!(found().await, None);
@@ -138,12 +141,12 @@ async fn identities_that_are_no_text_are_told_apart_byte_by_byte() {
         entries.push(LedgerEntry::new("fulfil", "s", part.clone(), Some(delivery)));
     }
     for (number, entry) in entries.iter().enumerate() {
-        let sealed = ledger.seal(entry, &Answer::text(number.to_string())).await.unwrap();
+        let sealed = ledger.seal(entry, &Answer::text(number.to_string()).into()).await.unwrap();
         assert_eq!(sealed, Sealed::Written, "{entry:?}");
     }
     for (number, entry) in entries.iter().enumerate() {
         let found = ledger.find(entry).await.unwrap();
-        assert_eq!(found, Some(Answer::text(number.to_string())), "{entry:?}");
+        assert_eq!(found, Some(Answer::text(number.to_string()).into()), "{entry:?}");
     }
     let long = LedgerEntry::new("fulfil", "s", vec![b'x'; 256], None);
     assert!(ledger.find(&long).await.unwrap_err().to_string().contains("256 bytes"));

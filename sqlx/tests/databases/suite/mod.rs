@@ -9,6 +9,7 @@ mod jobs;
 mod ledger;
 mod lost;
 mod one_by_one;
+mod requests;
 mod states;
 
 use sqlx::{AssertSqlSafe, Pool, Transaction};

@@ -94,8 +94,7 @@ impl RedisStore {
         let mut findings = Findings::about(link.address());
         let within = self.call_within.max(CONNECT_WITHIN);
         let asked = Instant::now();
-        let greeted =
-            call::call(link, "INFO", tokio::time::Instant::now(), within, false, &Greet).await;
+        let greeted = call::Call::new("INFO", within).make(link, &Greet).await;
         match greeted {
             Err(wrong) => findings.add("connection", Level::Error, wrong.error.to_string()),
             Ok((now_ms, took, info, setting)) => {
@@ -119,7 +118,7 @@ struct Greet;
 impl call::Ask for Greet {
     type Answer = (u64, Duration, Option<Info>, Option<Value>);
 
-    async fn ask(&self, lane: Lane<'_>) -> Result<Self::Answer, Failure> {
+    async fn ask(&self, lane: &Lane<'_>) -> Result<Self::Answer, Failure> {
         let [time, info] = origin::greeting();
         let fsync = Command::new("CONFIG").arg("GET").arg("appendfsync");
         let mut answers = lane.send_all(&[time, info, fsync]).await?;

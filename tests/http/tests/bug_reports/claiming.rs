@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::{extract::Request, response::IntoResponse};
 use http::{HeaderValue, StatusCode};
 use tower_idempotency::{MemoryStore, Policy, json};
+use tower_idempotency_test_support::Log;
 
 use crate::support::{
     Runs, Shop, all_at_once, api, around, ask, assert_fresh, assert_refused, assert_replay, keyed,
@@ -55,10 +56,11 @@ async fn b02_a_double_submit_ends_with_one_post_and_the_same_answer_for_both() {
     let (_redis, [one, two]) = two_instances(policy, &shop).await;
     let first = send_aside(&one, pay("k"));
     shop.started.wait_for(1).await;
+    let (log, _guard) = Log::listen();
     let second = send_aside(&two, pay("k"));
     let third = send_aside(&one, pay("k"));
     // They wait for the first one's run, and do not run themselves.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    log.said("waiting", 2).await;
     assert!(!second.is_finished() && !third.is_finished());
     shop.let_go();
     assert_fresh(&first.await.unwrap(), "run 1");

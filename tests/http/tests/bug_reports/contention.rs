@@ -10,6 +10,7 @@ use tower_idempotency::{
     store::Cursor,
     test_util::{FaultyStore, Transition},
 };
+use tower_idempotency_test_support::Log;
 
 use crate::support::{
     Shop, api, around, ask, assert_fresh, assert_refused, assert_replay, is_replay, layer, pay,
@@ -70,6 +71,7 @@ async fn b122_waiting_is_bounded_in_number_and_starves_nobody() {
     let mut first = JoinSet::new();
     ask_aside(&mut first, "k");
     shop.started.wait_for(1).await;
+    let (log, _guard) = Log::listen();
     let mut waiting = JoinSet::new();
     for _ in 0..1100 {
         ask_aside(&mut waiting, "k");
@@ -78,8 +80,8 @@ async fn b122_waiting_is_bounded_in_number_and_starves_nobody() {
     for _ in 0..1100 - 1024 {
         assert_refused(&waiting.join_next().await.unwrap().unwrap(), 409, "in-progress");
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(waiting.len(), 1024);
+    log.said("waiting", 1024).await;
+    assert_eq!((waiting.len(), log.of("waiting").len()), (1024, 1024));
     // Another key runs and is stored meanwhile.
     let mut other = JoinSet::new();
     ask_aside(&mut other, "other");

@@ -22,6 +22,7 @@ use tower_idempotency::{
     MemoryStore, Rule,
     test_util::{FaultyStore, Transition},
 };
+use tower_idempotency_test_support::Log;
 
 use crate::support::{
     RedisServer, Runs, Shop, all_at_once, api, around, assert_fresh, assert_refused, assert_replay,
@@ -429,8 +430,9 @@ async fn b89_a_replay_a_conflict_and_a_waiter_take_no_place_of_a_run() {
     let first = send("k");
     shop.started.wait_for(2).await;
     // Twenty that wait for it hold none of the two places.
+    let (log, _guard) = Log::listen();
     let waiting: Vec<_> = (0..20).map(|_| send("k")).collect();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    log.said("waiting", 20).await;
     let replay = send("done").await.unwrap().unwrap();
     assert_eq!(replay.headers()["idempotent-replayed"], "true");
     let other = send("other");

@@ -10,7 +10,7 @@ use tower_idempotency::{
     store::{Claim, Claimed, Kept},
     test_util::{Fault, FaultyStore, Gate, Transition},
 };
-use tower_idempotency_test_support::Proxy;
+use tower_idempotency_test_support::{Log, Proxy};
 
 use crate::support::{
     Instance, RedisServer, Runs, Shop, all_at_once, api, around, ask, assert_fresh, assert_refused,
@@ -341,8 +341,9 @@ async fn b25_a_claim_is_never_read_as_a_stored_response() {
     let (_redis, [one, two]) = two_instances(policy, &shop).await;
     let first = send_aside(&one, notify("n1"));
     shop.started.wait_for(1).await;
+    let (log, _guard) = Log::listen();
     let polls = [send_aside(&two, notify("n1")), send_aside(&one, notify("n1"))];
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    log.said("waiting", 2).await;
     shop.let_go();
     assert_fresh(&first.await.unwrap(), "run 1");
     for poll in polls {

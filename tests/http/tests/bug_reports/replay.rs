@@ -17,7 +17,7 @@ use tower_idempotency::{
     test_util::{FaultyStore, Transition},
 };
 
-use tower_idempotency_test_support::Http2Client;
+use tower_idempotency_test_support::{Http2Client, Log};
 
 use crate::support::{
     RawClient, RedisServer, Runs, Sent, Shop, api, around, assert_fresh, assert_refused,
@@ -445,8 +445,9 @@ async fn b76_who_waits_for_another_s_run_gets_the_stored_form_of_its_answer() {
     let server = serve(MemoryStore::new(), policy, handler).await;
     let first = send_aside(&server, pay("k"));
     shop.started.wait_for(1).await;
+    let (log, _guard) = Log::listen();
     let waiting = send_aside(&server, pay("k"));
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    log.said("waiting", 1).await;
     assert!(!waiting.is_finished());
     shop.let_go();
     assert_eq!(first.await.unwrap().headers()["set-cookie"], "session=1");

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::task::JoinSet;
 use tower_idempotency::{
     Policy, RedisStore, Rule, State, Store,
     test_util::{Fault, Gate, Transition},
 };
-use tower_idempotency_test_support::{RawClient, RedisServer, Server};
+use tower_idempotency_test_support::{Log, RawClient, RedisServer, Server};
 
 use crate::shop::{
     Shop, api, assert_ran, assert_refused, assert_replayed, is_replay, pay, raw_pay, retry_after,
@@ -298,6 +298,7 @@ async fn case_35_a_client_that_still_listens_is_told_that_its_body_was_cut_short
 
 #[tokio::test]
 async fn case_36_a_waiter_that_leaves_is_gone() {
+    let (log, _guard) = Log::listen();
     let shop = Shop::open(api().wait(LONG)).await;
     shop.hold();
     // The first does not happen, so that whoever waits runs.
@@ -307,12 +308,12 @@ async fn case_36_a_waiter_that_leaves_is_gone() {
 
     let mut leaver = shop.server.connect().await;
     leaver.send(raw_pay(&[b"\"k\""], "Content-Length: 2\r\n\r\n10")).await;
-    shop.faults.called(Transition::Claim, 4).await;
+    log.said("waiting", 1).await;
     leaver.reset();
     shop.gone.wait_for(1).await;
 
     let stays = tokio::spawn(Server::exchange(address, pay("\"k\"", "10")));
-    shop.came.wait_for(3).await;
+    log.said("waiting", 2).await;
     shop.let_go();
     assert_eq!(first.await.unwrap().status(), 503);
     assert_ran(&stays.await.unwrap(), "run 2 of k");
@@ -324,26 +325,22 @@ async fn case_36_a_waiter_that_leaves_is_gone() {
 async fn case_36_waiters_that_left_leave_their_places() {
     // A layer has 1,024 places.
     let (rounds, at_once) = (12, 100);
+    let (log, _guard) = Log::listen();
     let shop = Shop::open(patient(api()).wait(LONG)).await;
     let mut first = start(&shop).await;
     for round in 1..=rounds {
-        let before = shop.faults.calls(Transition::Claim);
         let mut waiters = Vec::new();
         for _ in 0..at_once {
             let mut waiter = shop.server.connect().await;
             waiter.send(raw_pay(&[b"\"k\""], "Content-Length: 2\r\n\r\n10")).await;
             waiters.push(waiter);
         }
-        shop.came.wait_for(1 + round * at_once).await;
-        // A claim of each; then one of them looks for all, and all have their places.
-        shop.faults.called(Transition::Claim, before + at_once).await;
-        sleep(Duration::from_millis(200)).await;
+        log.said("waiting", round * at_once).await;
         drop(waiters);
         shop.gone.wait_for(round * at_once).await;
     }
     let last = tokio::spawn(Server::exchange(shop.server.address(), pay("\"k\"", "10")));
-    let before = shop.faults.calls(Transition::Claim);
-    shop.faults.called(Transition::Claim, before + 3).await;
+    log.said("waiting", rounds * at_once + 1).await;
     shop.let_go();
     assert_ran(&first.answer().await.into_response(), "run 1 of k");
     assert_replayed(&last.await.unwrap(), "run 1 of k");

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
 use tower_idempotency::{Policy, test_util::Transition};
-use tower_idempotency_test_support::{Http2Client, Http2Stream, h2::Reason};
+use tower_idempotency_test_support::{Http2Client, Http2Stream, Log, h2::Reason};
 
 use crate::{
     connect, head, pay, response,
@@ -122,6 +121,7 @@ fn patient(policy: Policy) -> Policy {
 #[tokio::test]
 async fn case_36_a_waiter_whose_stream_is_reset_is_gone() {
     for way in WAYS {
+        let (log, _guard) = Log::listen();
         let shop = Shop::open(patient(api())).await;
         shop.hold();
         let client = connect(&shop).await;
@@ -135,14 +135,13 @@ async fn case_36_a_waiter_whose_stream_is_reset_is_gone() {
         let other = connect(&shop).await;
         let mut leaver = other.open(head(None)).await;
         leaver.send("10", true);
-        // The first one's claim, and this one's with two looks.
-        shop.faults.called(Transition::Claim, 4).await;
+        log.said("waiting", 1).await;
         let _connected = way.leave(other, leaver);
         shop.gone.wait_for(1).await;
 
         let mut stays = client.open(head(None)).await;
         stays.send("10", true);
-        shop.came.wait_for(3).await;
+        log.said("waiting", 2).await;
         shop.let_go();
         assert_eq!(response(first.answer().await).status(), 503, "{way:?}");
         assert_ran(&response(stays.answer().await), "run 2 of k");
@@ -155,31 +154,27 @@ async fn case_36_a_waiter_whose_stream_is_reset_is_gone() {
 async fn case_36_waiters_that_were_reset_leave_their_places() {
     // A layer has 1,024 places.
     let (rounds, at_once) = (12, 100);
+    let (log, _guard) = Log::listen();
     let shop = Shop::open(patient(api())).await;
     let client = connect(&shop).await;
     let first = start(&shop, &client).await;
     for round in 1..=rounds {
         let client = connect(&shop).await;
-        let before = shop.faults.calls(Transition::Claim);
         let mut waiters = Vec::new();
         for _ in 0..at_once {
             let mut waiter = client.open(head(None)).await;
             waiter.send("10", true);
             waiters.push(waiter);
         }
-        shop.came.wait_for(1 + round * at_once).await;
-        // A claim of each; then one of them looks for all, and all have their places.
-        shop.faults.called(Transition::Claim, before + at_once).await;
-        sleep(Duration::from_millis(200)).await;
+        log.said("waiting", round * at_once).await;
         for waiter in waiters {
             waiter.reset(Reason::CANCEL);
         }
         shop.gone.wait_for(round * at_once).await;
     }
-    let before = shop.faults.calls(Transition::Claim);
     let mut last = client.open(head(None)).await;
     last.send("10", true);
-    shop.faults.called(Transition::Claim, before + 3).await;
+    log.said("waiting", rounds * at_once + 1).await;
     shop.let_go();
     assert_ran(&response(first.answer().await), "run 1 of k");
     assert_replayed(&response(last.answer().await), "run 1 of k");

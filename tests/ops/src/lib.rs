@@ -1,0 +1,1 @@
+//! Holds the tests beside it; there is no library.
