@@ -185,10 +185,7 @@ where
     let grpc = is_grpc(request.headers());
     async move {
         let timer = Timer::start();
-        let called = match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
-            Ok(called) => CatchPanic::new(called).await,
-            Err(panic) => Err(panic),
-        };
+        let called = CatchPanic::calling(|| inner.call(request)).await;
         // Given back before the store is told: the handler has ended.
         drop(inner);
         let ended = match called {

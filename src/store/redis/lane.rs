@@ -81,7 +81,9 @@ impl<'a> Lane<'a> {
     ) -> Result<Reply, Failure> {
         let mut answer = self.send(command).await?;
         if refused::is_no_script(&answer) {
-            answer = self.send(&script.spelled_out(command)).await?;
+            // In a box: it is rare, and every call would be as large.
+            let spelled_out = async { self.send(&script.spelled_out(command)).await };
+            answer = Box::pin(spelled_out).await?;
         }
         self.read(script, answer)
     }
