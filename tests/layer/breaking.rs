@@ -379,3 +379,69 @@ async fn a_client_that_leaves_after_any_poll_leaves_a_key_that_says_what_happene
     }
     assert!(left > 500, "{left}");
 }
+
+/// A store whose renewals and completions panic, so often.
+#[derive(Clone)]
+struct Panicking {
+    memory: MemoryStore,
+    left: Arc<AtomicUsize>,
+}
+
+impl Panicking {
+    fn panic(&self) {
+        let left = &self.left;
+        let panics =
+            left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        assert!(panics.is_err(), "the store's own panic");
+    }
+}
+
+impl Store for Panicking {
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.memory.claim(claim).await
+    }
+    async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
+        self.panic();
+        self.memory.renew(grant).await
+    }
+    async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
+        self.panic();
+        self.memory.complete(grant, kept).await
+    }
+    async fn release(&self, release: Release) -> Result<Written, StoreError> {
+        self.memory.release(release).await
+    }
+    async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
+        self.memory.resolve(resolve).await
+    }
+    async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
+        self.memory.issue(issue).await
+    }
+    async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
+        self.memory.scan(from, at_most).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_is_asked_again_but_not_all_the_time() {
+    const MORE_THAN_IN_A_MINUTE: usize = 400;
+    let left = Arc::new(AtomicUsize::new(MORE_THAN_IN_A_MINUTE));
+    let store = Panicking { memory: MemoryStore::new(), left: left.clone() };
+    let layer = IdempotencyLayer::new(store.clone(), Rule::new("pay", api()));
+    let service =
+        ServiceBuilder::new().layer(layer.clone()).service(service_fn(|_: Asked| async {
+            sleep(60 * SECOND).await;
+            text(200, "done")
+        }));
+    let first = tokio::spawn(service.clone().oneshot(request("k", "body"))).await;
+    let panics = MORE_THAN_IN_A_MINUTE - left.load(Ordering::SeqCst);
+    assert!((10..200).contains(&panics), "{panics} in a minute");
+    assert!(first.is_err_and(|error| error.is_panic()), "the store's panic is the caller's");
+    sleep(10 * SECOND).await;
+    let more = MORE_THAN_IN_A_MINUTE - left.load(Ordering::SeqCst) - panics;
+    assert!((3..30).contains(&more), "{more} in ten seconds");
+    left.store(0, Ordering::SeqCst);
+    sleep(10 * SECOND).await;
+    Reply::of(service.oneshot(request("k", "body")).await).await.is_replayed();
+    assert!(layer.drain(SECOND).await.is_clean());
+}
