@@ -1,5 +1,6 @@
 //! What `RedisStore` promises, over real servers: the contract, its scripts, its connection.
 
+mod breaking;
 mod bug_reports;
 mod cluster;
 mod cluster_listing;
@@ -9,7 +10,9 @@ mod connection;
 mod contract;
 mod loss;
 mod lost_answers;
+mod one_write;
 mod preflight;
+mod requests;
 mod rights;
 mod scripts;
 mod sentinel;

@@ -7,6 +7,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -379,7 +380,12 @@ impl Link {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(link) = self.link.upgrade() {
+        let Some(link) = self.link.upgrade() else { return };
+        if thread::panicking() {
+            // Paced like any other failure, or whoever waits would try it again and again.
+            let message = format!("the connection to Redis at {} panicked", link.address);
+            self.failed(&link, &StoreError::new(StoreErrorKind::Unreachable, message));
+        } else {
             link.gone(self.generation, None);
         }
     }
