@@ -159,6 +159,11 @@ impl Link {
         }
     }
 
+    /// What to ask oneself where nothing answers.
+    pub(super) fn doubt(&self) -> &'static str {
+        self.origin.doubt()
+    }
+
     /// Nobody is let through but the one that tries.
     fn suspended(&self) -> StoreError {
         let pause = match &*self.status.borrow() {
@@ -167,8 +172,9 @@ impl Link {
         };
         let message = format!(
             "Redis at {} has not answered for some time, so nobody waits for it now; it is tried \
-             again all the time, one attempt at a time: is it there?",
-            self.address
+             again all the time, one attempt at a time: {}",
+            self.address,
+            self.doubt()
         );
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
     }
@@ -338,10 +344,13 @@ impl Task {
                     pulse::watch(&self.link, connection, replaced).await;
                 }
             }
-            Ok(Err(failure)) => self.failed(&link, &explain(&link.address, "TIME", failure)),
+            Ok(Err(failure)) => {
+                self.failed(&link, &explain(&link.address, "the connection", failure))
+            }
             Err(_) => {
+                let (address, doubt) = (&link.address, link.doubt());
                 let message =
-                    format!("no answer from Redis at {} within {CONNECT_WITHIN:?}", link.address);
+                    format!("no answer from Redis at {address} within {CONNECT_WITHIN:?}: {doubt}");
                 self.failed(&link, &StoreError::new(StoreErrorKind::Timeout, message));
             }
         }
