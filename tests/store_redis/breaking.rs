@@ -22,7 +22,11 @@ use tower_idempotency::{
 };
 use tower_idempotency_test_support::{RedisCluster, RedisServer};
 
-use crate::support::{claim, claim_until_granted, granted, kept, new_key, short_claim};
+use crate::{
+    cluster::{key_on, store},
+    loss::{is_held, until},
+    support::{HOLD, Value, claim, claim_until_granted, granted, kept, new_key, short_claim},
+};
 
 /// A claim with its resends has a second and a half; the rest is for a busy machine.
 const IN_TIME: Duration = Duration::from_millis(1500 + 1500);
@@ -243,4 +247,45 @@ async fn claims_that_wait_for_replicas_are_granted_again_by_a_server_that_was_re
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     drop(replica);
+}
+
+/// What the node says its history of data is called.
+async fn history(server: &RedisServer) -> String {
+    let Value::BulkString(info) = server.command(&["INFO", "replication"]).await else {
+        panic!("no info")
+    };
+    let info = String::from_utf8(info).unwrap();
+    info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_successor_is_known_though_its_primary_had_no_replica_when_it_was_connected_to() {
+    let mut cluster = RedisCluster::start(true).await;
+    let store = store(&cluster);
+    let known = key_on(&cluster, 0).await;
+    let mut asked = claim(known);
+    asked.lease = HOLD;
+    granted(store.claim(asked).await);
+    // A primary that had no replica for a while calls its history another name for the next.
+    let before = history(&cluster.nodes[0]).await;
+    cluster.nodes[0].command(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await;
+    cluster.nodes[3].stop_signal();
+    cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    until(async || history(&cluster.nodes[0]).await != before).await;
+    cluster.nodes[3].cont_signal();
+    until(async || {
+        let name = history(&cluster.nodes[0]).await;
+        name != before && history(&cluster.nodes[3]).await == name
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    cluster.nodes[0].kill();
+    let is_there = async || {
+        let met = store.claim(claim(known)).await;
+        met.is_ok_and(|met| matches!(met, Claimed::InProgress(_)))
+    };
+    until(is_there).await;
+    let mut asked = claim(key_on(&cluster, 0).await);
+    asked.lease = HOLD;
+    is_held(store.claim(asked).await);
 }
