@@ -17,10 +17,16 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_idempotency::{
     Handled, IdempotencyLayer, Policy, RedisStore, Refusal, RefusalKind, RequestBody, Rule, Scope,
-    StoreError,
-    store::{RedisCommand, RedisConnection, RedisServers, RedisValue},
+    Store, StoreError,
+    store::{Claimed, RedisCommand, RedisConnection, RedisServers, RedisValue},
 };
-use tower_idempotency_test_support::RedisServer;
+use tower_idempotency_test_support::{RedisCluster, RedisServer};
+
+use crate::{
+    cluster::{key_on, store},
+    loss::{is_held, until},
+    support::{HOLD, Value, claim, claim_until_granted, granted, kept, new_key, short_claim},
+};
 
 /// A claim with its resends has a second and a half; the rest is for a busy machine.
 const IN_TIME: Duration = Duration::from_millis(1500 + 1500);
@@ -200,4 +206,86 @@ fn a_connection_whose_runtime_stands_still_holds_up_nobody_elsewhere() {
         }
     });
     assert_eq!(other.block_on(house.layer.drain(Duration::from_secs(8))).unsent, 0);
+}
+
+/// How long a claim may wait that only waits for replicas.
+const REPLICAS_WITHIN: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn claims_that_wait_for_replicas_of_a_cluster_that_was_never_used_otherwise_are_granted() {
+    let cluster = RedisCluster::start(true).await;
+    let urls = cluster.urls();
+    let servers = RedisServers::cluster(urls.iter().map(|url| &url[..])).unwrap();
+    let store = RedisStore::of(servers).unwrap().wait_for_replicas(1, REPLICAS_WITHIN);
+    for _ in 0..30 {
+        granted(store.claim(short_claim(new_key())).await);
+    }
+}
+
+#[tokio::test]
+async fn claims_that_wait_for_replicas_are_granted_again_by_a_server_that_was_restarted() {
+    let server = RedisServer::builder().append_only();
+    let mut server = server.argument("--repl-diskless-sync-delay", "0").start().await;
+    let done = claim(new_key());
+    let one = RedisStore::connect(&server.url()).await.unwrap();
+    let grant = claim_until_granted(&one, &done).await;
+    one.complete(&grant, kept("done")).await.unwrap();
+    let replica = RedisServer::builder().replica_of(&server).start().await;
+    let store = RedisStore::lazy(&server.url()).unwrap().wait_for_replicas(1, REPLICAS_WITHIN);
+    // All it has been asked for is a replay.
+    let again = store.claim(claim(done.key)).await;
+    assert!(matches!(again, Ok(Claimed::Completed(_))), "{again:?}");
+    server.kill();
+    server.restart().await;
+    let (asked, began) = (short_claim(new_key()), Instant::now());
+    loop {
+        match store.claim(asked.clone()).await {
+            Ok(Claimed::Granted(_)) => break,
+            // The replica has to find it again too.
+            still => assert!(began.elapsed() < Duration::from_secs(20), "{still:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(replica);
+}
+
+/// What the node says its history of data is called.
+async fn history(server: &RedisServer) -> String {
+    let Value::BulkString(info) = server.command(&["INFO", "replication"]).await else {
+        panic!("no info")
+    };
+    let info = String::from_utf8(info).unwrap();
+    info.lines().find_map(|line| line.strip_prefix("master_replid:")).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_successor_is_known_though_its_primary_had_no_replica_when_it_was_connected_to() {
+    let mut cluster = RedisCluster::start(true).await;
+    let store = store(&cluster);
+    let known = key_on(&cluster, 0).await;
+    let mut asked = claim(known);
+    asked.lease = HOLD;
+    granted(store.claim(asked).await);
+    // A primary that had no replica for a while calls its history another name for the next.
+    let before = history(&cluster.nodes[0]).await;
+    cluster.nodes[0].command(&["CONFIG", "SET", "repl-backlog-ttl", "1"]).await;
+    cluster.nodes[3].stop_signal();
+    cluster.nodes[0].command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    until(async || history(&cluster.nodes[0]).await != before).await;
+    cluster.nodes[3].cont_signal();
+    until(async || {
+        let name = history(&cluster.nodes[0]).await;
+        name != before && history(&cluster.nodes[3]).await == name
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    cluster.nodes[0].kill();
+    let is_there = async || {
+        let met = store.claim(claim(known)).await;
+        met.is_ok_and(|met| matches!(met, Claimed::InProgress(_)))
+    };
+    until(is_there).await;
+    let mut asked = claim(key_on(&cluster, 0).await);
+    asked.lease = HOLD;
+    is_held(store.claim(asked).await);
 }

@@ -8,6 +8,7 @@ mod cluster_loss;
 mod commands;
 mod connection;
 mod contract;
+mod counted;
 mod loss;
 mod lost_answers;
 mod one_write;
