@@ -196,7 +196,10 @@ async fn what_a_successor_may_lack_is_not_granted_where_its_slots_are_moved_to()
     let mut cluster = RedisCluster::start(true).await;
     let store = store(&cluster);
     let known = key_on(&cluster, 0).await;
-    granted(store.claim(claim(known)).await);
+    let mut asked = claim(known);
+    // Longer than a failover takes on a busy machine.
+    asked.lease = 20 * LEASE;
+    granted(store.claim(asked).await);
     granted(store.claim(claim(key_on(&cluster, 1).await)).await);
     // Its replica has all of it, the canary too: nothing is lost.
     until(async || cluster.nodes[3].names().await.len() == 1).await;

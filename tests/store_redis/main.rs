@@ -1,5 +1,6 @@
 //! What `RedisStore` promises, over real servers: the contract, its scripts, its connection.
 
+mod breaking;
 mod bug_reports;
 mod cluster;
 mod cluster_listing;
@@ -7,9 +8,12 @@ mod cluster_loss;
 mod commands;
 mod connection;
 mod contract;
+mod counted;
 mod loss;
 mod lost_answers;
+mod one_write;
 mod preflight;
+mod requests;
 mod rights;
 mod scripts;
 mod sentinel;
