@@ -1,7 +1,7 @@
 //! What really happened, written down outside of the layer, and what must not happen.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard},
 };
 
@@ -64,13 +64,20 @@ pub(crate) enum Truth {
 pub(crate) struct Journal {
     plan: Plan,
     runs: Mutex<HashMap<Name, Vec<Run>>>,
+    /// Of which somebody who knows has said that they were not done.
+    called_not_done: Mutex<HashSet<Name>>,
     /// What must not have happened and did.
     wrong: Mutex<Vec<String>>,
 }
 
 impl Journal {
     pub(crate) fn new(plan: Plan) -> Self {
-        Self { plan, runs: Mutex::default(), wrong: Mutex::default() }
+        Self {
+            plan,
+            runs: Mutex::default(),
+            called_not_done: Mutex::default(),
+            wrong: Mutex::default(),
+        }
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<Name, Vec<Run>>> {
@@ -109,7 +116,7 @@ impl Journal {
             body: format!("{}/{}/{}/run {}", name.tenant, name.business, name.key, before.len()),
             end: None,
         };
-        if let Some(why) = self.must_not_start(before, &run) {
+        if let Some(why) = self.must_not_start(&name, before, &run) {
             self.wrong(format!("{name:?} started although {why}: {before:?}, then {run:?}"));
         }
         before.push(run);
@@ -117,7 +124,7 @@ impl Journal {
         (name, place)
     }
 
-    fn must_not_start(&self, before: &[Run], run: &Run) -> Option<&'static str> {
+    fn must_not_start(&self, name: &Name, before: &[Run], run: &Run) -> Option<&'static str> {
         let last = before.last()?;
         let rerun = run.previous == Previous::AbandonedUnknown;
         if rerun && self.plan.recovery != Recovery::Rerun {
@@ -139,9 +146,20 @@ impl Journal {
         }
         match (last.end, run.previous) {
             (_, Previous::Nothing | Previous::Issued) => Some("it is told that it is the first"),
+            // A failure that the store was not told of before somebody else said what it came to.
+            (Some(End::Failed), Previous::Released) if self.was_called_not_done(name) => None,
             (Some(End::Failed), Previous::Released) => Some("it is not told of the failure"),
             _ => None,
         }
+    }
+
+    /// Somebody who knows says that it was not done.
+    pub(crate) fn call_not_done(&self, name: &Name) {
+        self.called_not_done.lock().expect("no holder panics").insert(name.clone());
+    }
+
+    fn was_called_not_done(&self, name: &Name) -> bool {
+        self.called_not_done.lock().expect("no holder panics").contains(name)
     }
 
     pub(crate) fn body(&self, (name, place): &(Name, usize)) -> String {

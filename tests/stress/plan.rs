@@ -90,6 +90,9 @@ fn resolve(journal: &Journal, abandoned: Abandoned) -> Resolution {
     match journal.truth(&name) {
         Truth::Running => Resolution::Unknown,
         Truth::Done(body) => Resolution::Done(Answer::text(body)),
-        Truth::NotDone => Resolution::NotDone,
+        Truth::NotDone => {
+            journal.call_not_done(&name);
+            Resolution::NotDone
+        }
     }
 }
