@@ -121,3 +121,10 @@ fn a_loss_that_is_not_to_be_gone_over_is_refused_until_it_is_accepted() {
     asked.if_forgotten = IfForgotten::Tell;
     assert_eq!(guard.gate(None, &asked), Gate::Told, "what was lost is lost");
 }
+
+#[test]
+fn whoever_is_refused_in_the_pause_after_a_loss_reads_that_it_may_not_end_by_itself() {
+    let held = Gate::Held(SECOND).judge(Claimed::Free).unwrap_err();
+    assert!(held.to_string().contains("accept_data_loss"), "{held}");
+    assert_eq!(held.retry_after(), Some(SECOND));
+}
