@@ -413,6 +413,20 @@ async fn what_went_wrong_is_counted_where_its_event_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_never_stored_is_counted_when_it_is_given_up() {
+    let seen = Seen::default();
+    let _guard = set_default_local_recorder(&seen);
+    let house = House::new(api().lease(SECOND).retention(20 * SECOND).hold(20 * SECOND));
+    house.faults.always(Transition::Complete, Fault::Fail(StoreErrorKind::Unreachable));
+    house.send("k").await.is_executed();
+    sleep(10 * SECOND).await;
+    assert_eq!(seen.value("idempotency_not_stored_total{}"), 1.0);
+    assert_eq!(seen.value("idempotency_never_stored_total{}"), 0.0);
+    sleep(50 * SECOND).await;
+    assert_eq!(seen.value("idempotency_never_stored_total{}"), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_execution_that_was_overtaken_and_a_record_that_was_lost_are_counted() {
     let seen = Seen::default();
     let _guard = set_default_local_recorder(&seen);

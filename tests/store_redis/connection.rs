@@ -125,16 +125,18 @@ async fn a_half_open_connection_is_replaced_after_three_time_outs() {
     let store = RedisStore::connect(&proxy.redis_url()).await.unwrap();
     let store = store.call_within(Duration::from_millis(60));
     let grant = granted(store.claim(claim(new_key())).await);
-    // This one connection stays mute, a new one is served.
     proxy.swallow_replies(usize::MAX);
     for _ in 0..2 {
         assert!(store.renew(&grant).await.unwrap_err().is_timeout());
     }
     assert_eq!(proxy.counts().connections, 1, "two time-outs replace nothing");
     assert!(store.renew(&grant).await.unwrap_err().is_timeout());
+    // At once, and before anything is answered: an answer out of its turn would end the connection too.
+    let third = Instant::now();
+    proxy.wait_until(|counts| counts.connections == 2).await;
+    assert!(third.elapsed() < Duration::from_millis(1500), "{:?}", third.elapsed());
     proxy.heal();
     claim_until_granted(&store, &claim(new_key())).await;
-    assert_eq!(proxy.counts().connections, 2);
 }
 
 #[tokio::test]

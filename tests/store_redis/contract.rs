@@ -14,13 +14,13 @@ use tower_idempotency_test_support::{
 use crate::support::server_and_store;
 
 /// Records as they are in the server, and its real time.
-struct Server {
+pub(crate) struct Server {
     connection: MultiplexedConnection,
     prefix: &'static str,
 }
 
 impl Server {
-    async fn of(server: &RedisServer, prefix: &'static str) -> Self {
+    pub(crate) async fn of(server: &RedisServer, prefix: &'static str) -> Self {
         Self { connection: server.connection().await, prefix }
     }
 

@@ -24,6 +24,10 @@ const WHOLE_COMPLETE: &str = concat!(
     include_str!("../../src/store/redis/record.lua"),
     include_str!("../../src/store/redis/complete.lua")
 );
+const BIND: &str = concat!(
+    include_str!("../../src/store/redis/record.lua"),
+    include_str!("../../src/store/redis/bind.lua")
+);
 const NO_PRINT: [u8; 32] = [0; 32];
 
 struct Raw {
@@ -71,6 +75,14 @@ impl Raw {
             b"resp",
         ];
         answer(self.ask(&arguments).await)
+    }
+
+    /// The answer to a binding, without its time.
+    async fn bind(&self, key: &str, target: &str) -> String {
+        let (text, key, target) = (BIND.as_bytes(), key.as_bytes(), target.as_bytes());
+        let answer = answer(self.ask(&[b"EVAL", text, b"1", key, b"60000", target]).await);
+        let answer = String::from_utf8(answer).expect("printable");
+        answer[..1].to_owned() + &answer[17..]
     }
 
     async fn get(&self, key: &str) -> Value {
@@ -195,6 +207,20 @@ async fn an_identity_is_told_only_to_whoever_asks() {
     let raw = Raw::new().await;
     assert_eq!(identity(&raw.claim("id", 1, "").await), "");
     assert_ne!(identity(&raw.claim("id", 2, "*").await), "");
+}
+
+#[tokio::test]
+async fn a_binding_says_whether_it_is_new_and_over_what_it_cannot_be() {
+    let raw = Raw::new().await;
+    assert_eq!(raw.bind("d", "order").await, "O1");
+    assert_eq!(raw.bind("d", "order").await, "O0");
+    assert_eq!(raw.bind("d", "another").await, "KL");
+    assert_eq!(letter(&raw.claim("run", 1, "").await), 'A');
+    assert_eq!(raw.bind("run", "order").await, "KI");
+    raw.set("done", &record("C", &format!("{:016}", 1), "000001")).await;
+    assert_eq!(raw.bind("done", "order").await, "KC");
+    raw.set("given-back", &record("R", &format!("{:016}", 1), "000001")).await;
+    assert_eq!(raw.bind("given-back", "order").await, "O1");
 }
 
 /// Times of the server's clock differ from run to run, and so do fences, which are its microseconds.

@@ -26,13 +26,13 @@ use crate::support::{
 };
 
 /// A primary, a replica of it, and sentinels over both.
-struct Site {
+pub(crate) struct Site {
     servers: [RedisServer; 2],
-    sentinels: Sentinels,
+    pub(crate) sentinels: Sentinels,
 }
 
 impl Site {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let quick = |builder: tower_idempotency_test_support::RedisBuilder| {
             builder
                 .argument("--repl-diskless-sync-delay", "0")
@@ -44,7 +44,7 @@ impl Site {
         Self { servers: [primary, replica], sentinels }
     }
 
-    fn store(&self) -> RedisStore {
+    pub(crate) fn store(&self) -> RedisStore {
         let urls = self.sentinels.urls();
         let primary = format!("redis://{}", Sentinels::NAME);
         let servers = RedisServers::sentinel(urls.iter().map(String::as_str), &primary).unwrap();

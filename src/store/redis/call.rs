@@ -226,10 +226,10 @@ fn judge(link: &Link, connection: &Connection, what: &str, failure: Failure) -> 
 }
 
 pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {
-    let address = link.address();
+    let (address, doubt) = (link.address(), link.doubt());
     StoreError::new(
         StoreErrorKind::Unreachable,
-        format!("no connection to Redis at {address} within {within:?}: is it there?"),
+        format!("no connection to Redis at {address} within {within:?}: {doubt}"),
     )
 }
 

@@ -160,6 +160,11 @@ impl Link {
         }
     }
 
+    /// What to ask oneself where nothing answers.
+    pub(super) fn doubt(&self) -> &'static str {
+        self.origin.doubt()
+    }
+
     /// Nobody is let through but the one that tries.
     fn suspended(&self) -> StoreError {
         let pause = match &*self.status.borrow() {
@@ -168,8 +173,9 @@ impl Link {
         };
         let message = format!(
             "Redis at {} has not answered for some time, so nobody waits for it now; it is tried \
-             again all the time, one attempt at a time: is it there?",
-            self.address
+             again all the time, one attempt at a time: {}",
+            self.address,
+            self.doubt()
         );
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
     }
@@ -339,10 +345,13 @@ impl Task {
                     pulse::watch(&self.link, connection, replaced).await;
                 }
             }
-            Ok(Err(failure)) => self.failed(&link, &explain(&link.address, "TIME", failure)),
+            Ok(Err(failure)) => {
+                self.failed(&link, &explain(&link.address, "the connection", failure))
+            }
             Err(_) => {
+                let (address, doubt) = (&link.address, link.doubt());
                 let message =
-                    format!("no answer from Redis at {} within {CONNECT_WITHIN:?}", link.address);
+                    format!("no answer from Redis at {address} within {CONNECT_WITHIN:?}: {doubt}");
                 self.failed(&link, &StoreError::new(StoreErrorKind::Timeout, message));
             }
         }
@@ -402,9 +411,17 @@ mod tests {
         let Reach::One(link) = servers.reach().unwrap() else { panic!("it is one server") };
         let why = StoreError::new(StoreErrorKind::Unreachable, "gone");
         assert!(link.pause(false, &why).is_none());
-        for _ in 0..40 {
-            let pause = link.pause(true, &why).unwrap().until - Instant::now();
-            assert!(pause <= LONGEST_PAUSE);
+        let pauses: Vec<_> = (0..40)
+            .map(|_| {
+                link.pause(true, &why).unwrap().until.saturating_duration_since(Instant::now())
+            })
+            .collect();
+        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE), "{pauses:?}");
+        // No two processes that lost the same server come back in step: a half of each pause is chance.
+        let longest = &pauses[10..];
+        let tenths = |from: u32, to: u32| LONGEST_PAUSE * from / 10..LONGEST_PAUSE * to / 10;
+        for part in [tenths(4, 7), tenths(7, 11)] {
+            assert!(longest.iter().any(|pause| part.contains(pause)), "{pauses:?}");
         }
         let pause = link.pause(false, &why).unwrap().until - Instant::now();
         assert!(pause > LONGEST_PAUSE / 3, "{pause:?}");

@@ -212,7 +212,11 @@ impl Reply {
     /// What `bind` answered, if it was not bound.
     pub(super) fn not_bound(mut self) -> Result<Option<Claimed>, StoreError> {
         let not_bound = match self.letter {
-            b'O' => None,
+            // Whether it is bound since just now makes no difference to a claim.
+            b'O' => match self.one()? {
+                b'0' | b'1' => None,
+                _ => return self.garbled(),
+            },
             b'K' => Some(Claimed::DeliveryTaken(self.state()?)),
             b'V' => Some(Claimed::Foreign),
             _ => return self.garbled(),

@@ -117,6 +117,42 @@ async fn commands_that_are_ready_together_leave_in_one_write_and_each_gets_its_o
 }
 
 #[tokio::test]
+async fn whoever_sends_first_lets_those_who_are_ready_behind_it_join_its_write() {
+    let (stream, mut server) = duplex(1 << 20);
+    let writes = Arc::<AtomicUsize>::default();
+    let session = Arc::new(Session::over(Counted { stream, writes: writes.clone() }));
+    // The task that writes waits for something to send.
+    tokio::task::yield_now().await;
+    let mut first = std::pin::pin!(ask(&session, &["ECHO", "0"]));
+    assert!(poll_once(first.as_mut()).await.is_none());
+    // It has been woken, and has its turn before any of these.
+    let behind: Vec<_> = (1..20)
+        .map(|index| {
+            let session = session.clone();
+            tokio::spawn(async move { ask(&session, &["ECHO", &index.to_string()]).await })
+        })
+        .collect();
+    for index in 0..20 {
+        expect(&mut server, &["ECHO", &index.to_string()]).await;
+    }
+    assert_eq!(writes.load(SeqCst), 1);
+    server.write_all(&b":1\r\n".repeat(20)).await.unwrap();
+    assert_eq!(first.await, Ok(Value::Int(1)));
+    for asked in behind {
+        assert_eq!(asked.await.unwrap(), Ok(Value::Int(1)));
+    }
+}
+
+/// What a future is ready with when it is polled once.
+async fn poll_once<F: Future + Unpin>(mut future: F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| match std::pin::Pin::new(&mut future).poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+#[tokio::test]
 async fn whoever_goes_away_takes_nobodys_answer_along() {
     let (stream, mut server) = duplex(1 << 16);
     let session = Session::over(stream);

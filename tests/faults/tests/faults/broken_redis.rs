@@ -186,3 +186,63 @@ async fn while_redis_is_away_nothing_is_run_and_its_keys_are_free_when_it_is_bac
     site.runs().assert_each_once();
     server.stop();
 }
+
+/// Sends so many deliveries of new keys, a few at a time, all of which are refused.
+#[cfg(target_os = "linux")]
+async fn refused(server: Address, name: &str, count: u32) {
+    let next = Arc::new(AtomicU32::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..16 {
+        let (next, name) = (next.clone(), name.to_owned());
+        clients.spawn(async move {
+            loop {
+                let nth = next.fetch_add(1, Relaxed);
+                if nth >= count {
+                    return;
+                }
+                server.deliver(&format!("{name}-{nth}")).await.assert_refusal("store_unavailable");
+            }
+        });
+    }
+    clients.join_all().await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_is_away_what_is_unprotected_is_answered_at_once_and_memory_is_flat() {
+    let mut redis = RedisServer::builder().append_only().start().await;
+    let site = Site::new().lease(LEASE);
+    let server = site.server(&redis.url());
+    assert!(server.address.deliver("first").await.is_final());
+    assert_eq!(server.address.unprotected().await.0, 405, "axum's word: it passed the layer");
+    // There and mute, so that claims are on their way when it is given up.
+    redis.stop_signal();
+    refused(server.address, "mute", 50).await;
+    redis.cont_signal();
+    redis.kill();
+    // What a process needs for so many connections and refusals it has by then.
+    refused(server.address, "warm", 4000).await;
+    let before = server.resident();
+    let (mut slowest, refusing) = (Duration::ZERO, refused(server.address, "away", 12_000));
+    let mut refusing = std::pin::pin!(refusing);
+    loop {
+        tokio::select! {
+            () = &mut refusing => break,
+            (status, took) = server.address.unprotected() => {
+                assert_eq!(status, 405);
+                slowest = slowest.max(took);
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    let grown = server.resident().saturating_sub(before);
+    println!("{grown} bytes more, unprotected within {slowest:?}");
+    assert!(slowest < SLACK, "{slowest:?}");
+    // A claim that is kept to be called off is half a kilobyte and more, and there were 12,000.
+    assert!(grown < 4 << 20, "{grown} bytes");
+    redis.restart().await;
+    let within = LEASE / 3 + Duration::from_secs(1) + SLACK;
+    server.address.deliver_until_final(&json!({ "id": "mute-0" }), within).await;
+    site.runs().assert_each_once();
+    server.stop();
+}

@@ -203,6 +203,14 @@ impl Server {
         self.process.id()
     }
 
+    /// How many bytes of memory it has now.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn resident(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/statm", self.id())).expect("it runs");
+        let pages = status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+        pages.expect("a number") * 4096
+    }
+
     /// Waits until the handler of this key has been started here.
     pub(crate) fn wait_for_start(&self, id: &str) {
         self.wait_for_line(&format!("started {id}"));
@@ -294,6 +302,20 @@ impl Address {
     /// Delivers once.
     pub(crate) async fn send(self, run: &Value) -> Answer {
         self.try_send("/run", run).await.expect("a server that runs answers")
+    }
+
+    /// Asks for something that no rule is for, on the way that a delivery takes: the answer's status, and
+    /// how long it took.
+    pub(crate) async fn unprotected(self) -> (StatusCode, Duration) {
+        let sent = Instant::now();
+        let stream = TokioIo::new(TcpStream::connect(self.0).await.expect("it listens"));
+        let handshake = hyper::client::conn::http1::handshake(stream).await;
+        let (mut sender, connection) = handshake.expect("it speaks HTTP");
+        tokio::spawn(connection);
+        let request = Request::get("/run").header("Host", "localhost").body(String::new());
+        let request = request.expect("these are all valid");
+        let answer = sender.send_request(request).await.expect("a server that runs answers");
+        (answer.status(), sent.elapsed())
     }
 
     /// Delivers once a run that takes no time.
