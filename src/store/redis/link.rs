@@ -346,7 +346,7 @@ impl Task {
                 }
             }
             Ok(Err(failure)) => {
-                self.failed(&link, &explain(&link.address, "the connection", failure))
+                self.failed(&link, &explain(&link.address, "the connection", failure));
             }
             Err(_) => {
                 let (address, doubt) = (&link.address, link.doubt());
