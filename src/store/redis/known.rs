@@ -260,11 +260,23 @@ impl Known {
         }
     }
 
-    /// What the node says of itself later on.
-    #[cfg(feature = "redis-cluster")]
+    /// What the server of a connection says of itself later on. Its history of data may have another name by
+    /// then though it goes on: a primary to which a replica comes that had none for a while gives it one. It
+    /// remembers no other's then, as it would if it had been a replica in between.
     pub(super) fn goes_by(&self, info: &Info) {
+        #[cfg(feature = "redis-cluster")]
         if let Some(member) = self.member.get() {
             member.goes_by(info);
+        }
+        let goes_on = !info.is_replica()
+            && info
+                .get("master_replid2")
+                .is_some_and(|other| other.bytes().all(|byte| byte == b'0'));
+        let Some(identity) = info.identity().filter(|_| goes_on) else { return };
+        let run = |identity: &str| identity.split(':').next().map(str::to_owned);
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref().is_some_and(|known| run(known) == run(&identity)) {
+            *known = Some(identity);
         }
     }
 

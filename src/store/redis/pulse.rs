@@ -34,7 +34,6 @@ pub(super) async fn watch(
         if !link.is_side() {
             let lane = Lane::new(&link, &connection, Instant::now(), false);
             again::attend(&lane, look % CANARY_EACH == 0).await;
-            #[cfg(feature = "redis-cluster")]
             if look % CANARY_EACH == 1 {
                 again::ask_for_history(&lane).await;
             }
