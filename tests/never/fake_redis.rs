@@ -81,7 +81,7 @@ async fn serve(
                 b"TIME" => {
                     let now = now();
                     let parts = [now.as_secs().to_string(), now.subsec_micros().to_string()];
-                    array(&parts.each_ref().map(|part| part.as_bytes()))
+                    array(&parts.each_ref().map(String::as_bytes))
                 }
                 b"INFO" => b"-NOPERM it does not say\r\n".to_vec(),
                 b"CLIENT" | b"SELECT" => b"+OK\r\n".to_vec(),
