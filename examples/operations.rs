@@ -52,6 +52,7 @@ impl Arguments {
                 "--reason" => read.reason = Some(value()?),
                 "--answer" => read.answer = Some(value()?),
                 "--force" => read.force = true,
+                "--help" | "-h" => read.words = vec!["help".to_owned()],
                 option if option.starts_with("--") => {
                     return Err(format!("`{option}` is no argument of this example"));
                 }
@@ -61,12 +62,14 @@ impl Arguments {
         Ok(read)
     }
 
+    /// Where the application's records stand: what has another prefix is not seen.
+    fn prefix(&self) -> &str {
+        self.prefix.as_deref().filter(|prefix| !prefix.is_empty()).unwrap_or("idempotency")
+    }
+
     async fn operations(&self) -> Result<Operations<RedisStore>, Box<dyn Error>> {
-        let mut store =
-            RedisStore::connect(self.redis.as_deref().unwrap_or("redis://127.0.0.1/")).await?;
-        if let Some(prefix) = self.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
-            store = store.prefix(prefix);
-        }
+        let url = self.redis.as_deref().unwrap_or("redis://127.0.0.1/");
+        let store = RedisStore::connect(url).await?.prefix(self.prefix());
         let mut operations = Operations::new(store);
         if let Some(lease) = self.lease {
             operations = operations.lease(lease);
@@ -115,12 +118,16 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     match words[..] {
-        ["list"] => list(&arguments.operations().await?).await,
-        ["show", key] => show(&find(&arguments.operations().await?, key).await?),
+        ["help"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        ["list"] => list(&arguments).await,
+        ["show", key] => show(&find(&arguments.operations().await?, &arguments, key).await?),
         ["settle", key, word] => {
             let verdict = arguments.verdict(word)?;
             let operations = arguments.operations().await?;
-            let operation = find(&operations, key).await?;
+            let operation = find(&operations, &arguments, key).await?;
             operations.settle(&operation, verdict).await?;
             let reason = arguments.reason.as_deref().unwrap_or_default();
             println!("settled {key} ({:?}) as {word}: {reason}", operation.label);
@@ -130,7 +137,8 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     }
 }
 
-async fn list(operations: &Operations<RedisStore>) -> Result<(), Box<dyn Error>> {
+async fn list(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let operations = arguments.operations().await?;
     let mut from = Cursor::START;
     let mut count = 0;
     loop {
@@ -150,7 +158,8 @@ async fn list(operations: &Operations<RedisStore>) -> Result<(), Box<dyn Error>>
             None => break,
         }
     }
-    println!("{count} to settle or to wait for");
+    let prefix = arguments.prefix();
+    println!("{count} to settle or to wait for under the prefix `{prefix}`");
     Ok(())
 }
 
@@ -186,7 +195,12 @@ fn described(operation: &Found) -> String {
 }
 
 /// The operation of this key.
-async fn find(operations: &Operations<RedisStore>, key: &str) -> Result<Found, Box<dyn Error>> {
+async fn find(
+    operations: &Operations<RedisStore>,
+    arguments: &Arguments,
+    key: &str,
+) -> Result<Found, Box<dyn Error>> {
     let found = operations.find(key).await?;
-    found.ok_or_else(|| format!("there is no record {key} under this prefix").into())
+    let prefix = arguments.prefix();
+    found.ok_or_else(|| format!("there is no record {key} under the prefix `{prefix}`").into())
 }

@@ -631,7 +631,7 @@ async fn an_operator_lists_shows_and_settles_what_is_in_a_redis() {
         let line = list.lines().find(|line| line.contains(label)).expect(&list);
         assert!(line.starts_with(digest.as_str()) && line.contains("abandoned"), "{list}");
     }
-    assert!(list.ends_with("\n2 to settle or to wait for\n"), "{list}");
+    assert!(list.ends_with("\n2 to settle or to wait for under the prefix `shop`\n"), "{list}");
     let show = operate(&redis, &["show", &one, "--lease", "0.1"]).await.unwrap();
     for part in [&keys[0].to_string(), "\"fulfil N-1\"", "last sign of life  ", " s ago"] {
         assert!(show.contains(part), "{show}");
@@ -649,7 +649,8 @@ async fn an_operator_lists_shows_and_settles_what_is_in_a_redis() {
     let refused = operate(&redis, &living).await.unwrap_err();
     assert!(refused.contains("its owner is alive"), "{refused}");
     operate(&redis, &[&living[..], &["--force"]].concat()).await.unwrap();
-    assert_eq!(operate(&redis, &["list"]).await.unwrap(), "0 to settle or to wait for\n");
+    let nothing = "0 to settle or to wait for under the prefix `shop`\n";
+    assert_eq!(operate(&redis, &["list"]).await.unwrap(), nothing);
 
     // What deliveries meet now: an answer, and keys that may run.
     for (key, may_run) in keys.into_iter().zip([false, true, true]) {
@@ -666,12 +667,16 @@ async fn an_operator_who_errs_is_told_what_is_right() {
     let redis = RedisServer::start().await;
     let cases: [(&[&str], &str); 6] = [
         (&["lst"], "usage: operations list"),
-        (&["show", "0123456789abcdef"], "there is no record 0123456789abcdef"),
+        (
+            &["show", "0123456789abcdef"],
+            "there is no record 0123456789abcdef under the prefix `shop`",
+        ),
         (&["settle", "0123456789abcdef", "done"], "settle needs a --reason"),
         (&["settle", "0", "maybe", "--reason", "x"], "`maybe` is no verdict"),
         (&["list", "--forced"], "`--forced` is no argument"),
         (&["list", "--lease", "soon"], "`soon` is no number of seconds"),
     ];
+    assert!(operate(&redis, &["--help"]).await.unwrap().starts_with("usage: operations list"));
     for (arguments, wrong) in cases {
         let said = operate(&redis, arguments).await.unwrap_err();
         assert!(said.contains(wrong), "{said}");

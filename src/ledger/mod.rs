@@ -26,9 +26,9 @@ pub struct Abandoned {
     /// Whose identity it is; empty where the policy's scope is everyone.
     pub scope: String,
     /// The identity of the operation, as it was sent; one that is no UTF-8 is percent-encoded, and so
-    /// is a scope.
+    /// is a scope. A business key where there is a `delivery_id` beside it, and else the id of a delivery.
     pub key: String,
-    /// The id of the delivery that asks now, where the operation has a business key.
+    /// The id of the delivery that asks now, where `key` is a business key.
     pub delivery_id: Option<String>,
     /// The record.
     pub record: RecordKey,
@@ -59,6 +59,12 @@ pub enum Resolution {
 /// request's own future, and one that takes longer than five seconds has said
 /// [`Resolution::Unknown`]. A sign of life of the operation's owner meanwhile voids the verdict. Two
 /// deliveries at once may both ask; one verdict counts.
+///
+/// A delivery without a business key runs under its id, and so did all from before the policy had one.
+/// Where such a run is abandoned and the delivery comes again with a business key, the resolver is asked
+/// twice: about the delivery id alone, which is the `key` that the handler was told, and about the business
+/// key. It is not done only if both were not. What is abandoned under a business key, and met by a delivery
+/// that does not say which, since the policy has none any more, may be called done and nothing else.
 ///
 /// # Example: a payment provider that knows
 ///

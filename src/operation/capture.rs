@@ -67,7 +67,7 @@ impl Chunks {
         if let Poll::Ready(stop) = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
             return Some(stop);
         }
-        timeout(within, reading).await.ok()
+        Box::pin(timeout(within, reading)).await.ok()
     }
 
     /// Takes a frame, and says how much data it had. Frames without reach no limit; time must be able to

@@ -80,8 +80,13 @@ impl Claimant {
 
     /// Whether a claim may be sent: not when the layer is told to end, for then nobody might be left
     /// to call it off.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, where nothing could be run that is granted, nor be called off.
     pub(super) fn announce(&mut self) -> bool {
         if self.debt.counted.is_none() {
+            drop(Handle::current());
             self.debt.counted = self.shared.keeper.begin_claim();
         }
         self.debt.counted.is_some()

@@ -64,15 +64,25 @@ pub(super) type Panic = Box<dyn Any + Send>;
 
 pin_project! {
     /// Turns a panic of the inner future into a value.
-    pub(super) struct CatchPanic<F> {
-        #[pin]
-        inner: F,
+    #[project = Projection]
+    pub(super) enum CatchPanic<F> {
+        Running { #[pin] inner: F },
+        /// It panicked before there was a future.
+        Panicked { panic: Option<Panic> },
     }
 }
 
 impl<F> CatchPanic<F> {
     pub(super) fn new(inner: F) -> Self {
-        Self { inner }
+        Self::Running { inner }
+    }
+
+    /// The future that is made here, or the panic of making it.
+    pub(super) fn calling(make: impl FnOnce() -> F) -> Self {
+        match catch_unwind(AssertUnwindSafe(make)) {
+            Ok(inner) => Self::Running { inner },
+            Err(panic) => Self::Panicked { panic: Some(panic) },
+        }
     }
 }
 
@@ -80,7 +90,12 @@ impl<F: Future> Future for CatchPanic<F> {
     type Output = Result<F::Output, Panic>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let inner = self.project().inner;
+        let inner = match self.project() {
+            Projection::Running { inner } => inner,
+            Projection::Panicked { panic } => {
+                return Poll::Ready(Err(panic.take().expect("it is not polled after its end")));
+            }
+        };
         // The future is not polled again after a panic, and the panic goes on once it is recorded.
         match catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(poll) => poll.map(Ok),

@@ -20,6 +20,7 @@ use super::{
     replay::{REPLAYED, refuse, replay, stored_headers, stored_trailers},
     seal::{Truth, seal},
     settlement::Settlement,
+    then::then,
     wait::outcome_unknown,
     way::{Granted, Way},
 };
@@ -167,15 +168,18 @@ impl Drop for Execution {
     }
 }
 
-/// Runs the handler, and tells the store before anybody sees the answer.
-///
-/// No `async fn`, which would hold its arguments twice: what every execution needs stands in one small
-/// future, and what few need in boxes.
+/// What came of a handler: its answer, its error or its panic.
+type Ended<R, E> = Result<Result<Done<R>, E>, Panic>;
+
+/// What becomes of an execution: the answer that is sent, the handler's error or its panic.
+pub(super) type Came<R, E> = Result<Result<Response<ResponseBody<R>>, E>, Panic>;
+
+/// Runs the handler, and tells the store before anybody sees the answer. The handler is called at once.
 pub(super) fn run<S, B, R>(
     execution: Execution,
     mut inner: S,
     mut request: Request<RequestBody<B>>,
-) -> impl Future<Output = Result<Result<Response<ResponseBody<R>>, S::Error>, Panic>>
+) -> impl Future<Output = Came<R, S::Error>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>>,
     R: Body<Data = Bytes>,
@@ -183,36 +187,80 @@ where
 {
     request.extensions_mut().insert(execution.operation.clone());
     let grpc = is_grpc(request.headers());
-    async move {
-        let timer = Timer::start();
-        let called = match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
-            Ok(called) => CatchPanic::new(called).await,
-            Err(panic) => Err(panic),
-        };
-        // Given back before the store is told: the handler has ended.
-        drop(inner);
-        let ended = match called {
-            Ok(Ok(response)) => execution.capture(response).await.map(Ok),
-            Ok(Err(error)) => Ok(Err(error)),
-            Err(panic) => Err(panic),
-        };
+    let timer = Timer::start();
+    let called = CatchPanic::calling(|| inner.call(request));
+    // Here and not at the end, where its panic would leave behind what is returned, undropped.
+    drop(inner);
+    let captured = then(called, move |called| capture(execution, called));
+    then(captured, move |(execution, ended)| {
         execution.operation.subject().rule.metrics().ran(timer);
+        conclude(execution, ended, grpc)
+    })
+}
+
+/// Reads the answer whole, if it has an end.
+#[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+fn capture<R, E>(
+    execution: Execution,
+    called: Result<Result<Response<R>, E>, Panic>,
+) -> impl Future<Output = (Execution, Ended<R, E>)>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    async move {
+        let (head, body) = match called {
+            Ok(Ok(response)) => response.into_parts(),
+            Ok(Err(error)) => return (execution, Ok(Err(error))),
+            Err(panic) => return (execution, Err(panic)),
+        };
+        let body = if has_an_end(&head) {
+            let limit = execution.operation.subject().rule.policy().answer_limit;
+            CatchPanic::new(answer_body(body, limit)).await
+        } else {
+            Ok(Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) })
+        };
+        (execution, body.map(|body| Ok(Done { head, body })))
+    }
+}
+
+/// Tells the store what came of it, and gives what the client gets; a panic of the policy's own code is
+/// told like one of the handler.
+fn conclude<R, E>(
+    execution: Execution,
+    ended: Ended<R, E>,
+    grpc: bool,
+) -> impl Future<Output = Came<R, E>> {
+    let judged = match ended {
+        Ok(Ok(done)) => Ok(execution.judge(done)),
+        Ok(Err(error)) => Err(Ok(error)),
+        Err(panic) => Err(Err(panic)),
+    };
+    async move {
         if execution.operation.other().is_some()
             && let Some(refusal) = Box::pin(execution.told_apart()).await
         {
             let rule = &execution.operation.subject().rule;
             telemetry::refused(rule, &refusal);
-            return ended.map(|_| Ok(refuse(rule.policy(), refusal, grpc)));
+            return match judged {
+                Err(Err(panic)) => Err(panic),
+                _ => Ok(Ok(refuse(rule.policy(), refusal, grpc))),
+            };
         }
-        match ended {
-            Ok(Ok(done)) => execution.conclude(done).await.map(Ok),
-            Ok(Err(error)) => {
-                let uncertain = execution.settlement.uncertain("the handler ended in an error");
-                Box::pin(uncertain).await;
+        let uncertain = |why| Box::pin(execution.settlement.uncertain(why));
+        match judged {
+            Ok(Judged { response, answer, ending: Ok(Ending::Keep), .. }) => {
+                let stored = execution.store(&answer).await;
+                let grpc = is_grpc(response.headers());
+                Ok(Ok(execution.instead(stored, grpc).unwrap_or(response)))
+            }
+            Ok(judged) => Box::pin(execution.give_back(judged)).await.map(Ok),
+            Err(Ok(error)) => {
+                uncertain("the handler ended in an error").await;
                 Ok(Err(error))
             }
-            Err(panic) => {
-                Box::pin(execution.settlement.uncertain("the handler panicked")).await;
+            Err(Err(panic)) => {
+                uncertain("the handler panicked").await;
                 Err(panic)
             }
         }
@@ -240,22 +288,6 @@ struct Judged<R> {
 }
 
 impl Execution {
-    /// Reads the answer whole, if it has an end.
-    async fn capture<R>(&self, response: Response<R>) -> Result<Done<R>, Panic>
-    where
-        R: Body<Data = Bytes>,
-        R::Error: Into<BoxError>,
-    {
-        let (head, body) = response.into_parts();
-        let limit = self.operation.subject().rule.policy().answer_limit;
-        let body = if has_an_end(&head) {
-            CatchPanic::new(answer_body(body, limit)).await?
-        } else {
-            Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) }
-        };
-        Ok(Done { head, body })
-    }
-
     fn judge<R>(&self, done: Done<R>) -> Judged<R> {
         let Done { mut head, body } = done;
         head.headers.remove(REPLAYED);
@@ -279,22 +311,20 @@ impl Execution {
         Judged { response: Response::from_parts(head, body), answer, broken, ending }
     }
 
-    /// Tells the store what came of it, and gives what the client gets; a panic of the policy's own
-    /// code is told like one of the handler.
-    async fn conclude<R>(&self, done: Done<R>) -> Result<Response<ResponseBody<R>>, Panic> {
-        let Judged { response, answer, broken, ending } = self.judge(done);
-        let uncertain = |why| Box::pin(self.settlement.uncertain(why));
+    /// Tells the store of an answer that is not kept.
+    async fn give_back<R>(&self, judged: Judged<R>) -> Result<Response<ResponseBody<R>>, Panic> {
+        let Judged { response, broken, ending, .. } = judged;
         match ending {
-            Ok(Ending::Keep) => {
-                let stored = self.store(&answer).await;
-                let grpc = is_grpc(response.headers());
-                return Ok(self.instead(stored, grpc).unwrap_or(response));
+            Ok(Ending::UNCERTAIN) if broken => {
+                self.settlement.uncertain("the answer broke off").await;
             }
-            Ok(Ending::UNCERTAIN) if broken => uncertain("the answer broke off").await,
-            Ok(Ending::UNCERTAIN) => uncertain("its answer says that nobody knows").await,
-            Ok(Ending::Release(reason)) => Box::pin(self.settlement.release(reason)).await,
+            Ok(Ending::UNCERTAIN) => {
+                self.settlement.uncertain("its answer says that nobody knows").await;
+            }
+            Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
+            Ok(Ending::Keep) => unreachable!("what is kept is not given back"),
             Err(panic) => {
-                uncertain("Policy::keep_if panicked").await;
+                self.settlement.uncertain("Policy::keep_if panicked").await;
                 if !self.operation.subject().rule.policy().observe {
                     return Err(panic);
                 }

@@ -27,6 +27,7 @@ mod run;
 mod seal;
 mod settlement;
 mod subject;
+mod then;
 mod wait;
 mod way;
 

@@ -45,8 +45,8 @@ pub(super) enum Door<B> {
 ///
 /// No `async fn`, which would hold its arguments twice.
 pub(super) fn prepare<B>(
-    shared: &Shared,
-    rule: &Arc<Rule>,
+    shared: Arc<Shared>,
+    rule: Arc<Rule>,
     request: Request<B>,
 ) -> impl Future<Output = Result<Door<B>, Refusal>>
 where
@@ -56,7 +56,7 @@ where
     let (mut head, body) = request.into_parts();
     async move {
         let policy = rule.policy();
-        let Some(known) = read_head(shared, rule, &head)? else {
+        let Some(known) = read_head(&shared, &rule, &head)? else {
             return Ok(pass(head, RequestBody::untouched(body)));
         };
         let whole = capture::request_body(body, policy.body_limit, policy.body_within).await?;
@@ -67,7 +67,7 @@ where
             head = verified.0;
             plain = verified.1?;
         }
-        let named = read_whole(shared, rule, known, &head, &whole, plain.as_ref())?;
+        let named = read_whole(&shared, &rule, known, &head, &whole, plain.as_ref())?;
         let request = Request::from_parts(head, RequestBody::whole(whole));
         Ok(match named {
             Some(named) => Door::Claim(named.with(request)),

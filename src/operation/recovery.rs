@@ -1,6 +1,6 @@
 //! What a request does that met an abandoned operation.
 
-use std::{borrow::Cow, time::SystemTime};
+use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
 use tokio::time::timeout;
 
@@ -13,7 +13,10 @@ use super::{
     wait::outcome_unknown,
 };
 use crate::{
-    ledger::{Abandoned, Differs, LedgerError, LedgerRow, RESOLVER_WITHIN, Resolution, Sealed},
+    ledger::{
+        Abandoned, Differs, DynResolver, LedgerError, LedgerRow, RESOLVER_WITHIN, Resolution,
+        Sealed,
+    },
     policy::OnAbandoned,
     record::{Answer, ClaimToken, Mark, encode},
     refusal::Refusal,
@@ -39,21 +42,19 @@ pub(super) async fn recover(
     let said = match &policy.on_abandoned {
         OnAbandoned::Rerun => return Ok(Takeover::Any),
         OnAbandoned::Refuse => Said::Unknown,
-        OnAbandoned::Resolve(resolver) => {
-            let verdict = resolver.clone().resolve(describe(subject, record));
-            match timeout(RESOLVER_WITHIN, verdict).await.unwrap_or(Resolution::Unknown) {
-                Resolution::Done(answer) => sealed(subject, answer).await,
-                Resolution::NotDone => Said::NotDone,
-                Resolution::Unknown => Said::Unknown,
-            }
-        }
+        OnAbandoned::Resolve(resolver) => match ask(resolver, subject, record).await {
+            Resolution::Done(answer) => sealed(subject, answer).await,
+            Resolution::NotDone => Said::NotDone,
+            Resolution::Unknown => Said::Unknown,
+        },
         OnAbandoned::Ledger => find(subject).await,
     };
     match said {
-        Said::Unknown => {
-            telemetry::abandoned(subject, record);
-            Err(outcome_unknown(policy.profile))
-        }
+        // It ran under a business key that this request does not say, and perhaps by another delivery: who
+        // was asked about this one knows nothing of that.
+        Said::NotDone if subject.is_by_alias() => unknown(subject, record),
+        Said::Other(differs) if subject.is_by_alias() => Err(refuse_other(subject, &differs)),
+        Said::Unknown => unknown(subject, record),
         Said::NotDone => Ok(Takeover::Only(record.mark)),
         // The operation that it is about may have a row of its own, under another delivery's id.
         Said::Other(Differs::Business) => Err(refuse_other(subject, &Differs::Business)),
@@ -74,6 +75,38 @@ pub(super) async fn recover(
             settle(shared, subject, record.mark, done).await?;
             Ok(Takeover::Refuse)
         }
+    }
+}
+
+fn unknown(subject: &Subject, record: &AbandonedRecord) -> Result<Takeover, Refusal> {
+    telemetry::abandoned(subject, record);
+    Err(outcome_unknown(subject.rule.policy().profile))
+}
+
+/// What the resolver says of the abandoned operation, by each name that it may know it by.
+///
+/// The record of a delivery's own is of a run that was told no business key: whoever wrote down what it
+/// did may know it by the delivery id alone. So it is asked about that run as the run was told of itself,
+/// and, in case it was found by what the delivery is about, as this request names it. What one of the
+/// answers says was done was done; what was not done is so by both.
+async fn ask(
+    resolver: &Arc<dyn DynResolver>,
+    subject: &Subject,
+    record: &AbandonedRecord,
+) -> Resolution {
+    let asked = async |subject: &Subject| {
+        let verdict = resolver.clone().resolve(describe(subject, record));
+        timeout(RESOLVER_WITHIN, verdict).await.unwrap_or(Resolution::Unknown)
+    };
+    let Some(own) = subject.of_its_delivery() else { return asked(subject).await };
+    let as_it_ran = asked(&own).await;
+    if matches!(as_it_ran, Resolution::Done(_)) {
+        return as_it_ran;
+    }
+    match (as_it_ran, asked(subject).await) {
+        (_, Resolution::Done(answer)) => Resolution::Done(answer),
+        (Resolution::NotDone, Resolution::NotDone) => Resolution::NotDone,
+        _ => Resolution::Unknown,
     }
 }
 

@@ -11,10 +11,11 @@ use tracing::Span;
 use super::{
     Shared,
     detach::Detach,
-    execution::{self, Execution},
+    execution::{self, Came, Execution},
     prepare::{Door, Prepared, prepare, shutting_down},
     replay::{refuse, replay},
-    way::{Met, Way},
+    then::then,
+    way::{Granted, Met, Way},
 };
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
@@ -24,13 +25,10 @@ use crate::{
 };
 
 /// Runs a request that a rule is for: once, or not at all. `span` is the one that it runs in.
-///
-/// No `async fn`, which would hold its arguments twice: what every request needs stands in one small
-/// future, and what few need in boxes.
 pub(crate) fn run<S, B, R>(
     shared: Arc<Shared>,
     rule: Arc<Rule>,
-    mut inner: S,
+    inner: S,
     request: Request<B>,
     span: Span,
 ) -> impl Future<Output = Result<Response<ResponseBody<R>>, S::Error>>
@@ -44,74 +42,144 @@ where
     R::Error: Into<BoxError>,
 {
     let grpc = is_grpc(request.headers());
-    async move {
-        let no = |refusal: Refusal| {
-            telemetry::record_handled(&span, &rule, refusal.kind().name());
-            telemetry::refused(&rule, &refusal);
-            Ok(refuse(rule.policy(), refusal, grpc))
-        };
-        let (mut way, request) = match prepare(&shared, &rule, request).await {
-            Ok(Door::Claim(prepared)) => match begin(&shared, &span, prepared) {
-                Ok(begun) => begun,
-                Err(response) => return Ok(response),
-            },
-            Ok(Door::Pass(request)) => {
-                telemetry::record_handled(&span, &rule, "passed");
-                return Box::pin(pass(inner, request)).await;
-            }
-            Err(refusal) => return no(refusal),
-        };
-        let granted = loop {
-            // Asked before the claim, so that what cannot be served now claims nothing.
-            ready(&mut inner).await?;
-            let met = match way.claim().await {
-                Met::Granted(granted) => break granted,
-                met => met,
-            };
-            let answered = match way.answer(&met) {
-                Some(payload) => Ok(Some(payload)),
-                None => Box::pin(meanwhile(&mut way, &mut inner, met)).await,
-            };
-            match answered {
-                Ok(None) => {}
-                Ok(Some(payload)) => match replay(way.subject(), payload) {
-                    Ok(response) => {
-                        telemetry::record_handled(&span, &rule, "replayed");
-                        return Ok(response);
-                    }
-                    Err(refusal) => return no(refusal),
-                },
-                Err(refusal) => return no(refusal),
-            }
-        };
-        let Some(execution) = Execution::start(way, granted) else {
-            return no(shutting_down());
-        };
-        telemetry::record_handled(&span, &rule, "executed");
-        telemetry::record_attempt(&span, &rule, execution.attempt());
-        // Where our span is switched off, this is the one around it.
-        let work = Detach::new(execution::run(execution, inner, request));
-        // From here on the work outlives the client.
-        work.await.unwrap_or_else(|panic| resume_unwind(panic))
-    }
+    let preparing = prepare(shared.clone(), rule.clone(), request);
+    then(preparing, move |door| {
+        let request = Asked { rule, span, grpc };
+        let entered = enter(&shared, &request, door);
+        request.run(inner, entered)
+    })
+}
+
+/// What is known of a request until its answer.
+struct Asked {
+    rule: Arc<Rule>,
+    span: Span,
+    grpc: bool,
+}
+
+/// A request that was looked at. What is large is in boxes, which go on until the grant.
+enum Entered<B, R> {
+    Claims(Box<Begun<B>>),
+    Passes(Box<Request<RequestBody<B>>>),
+    Answered(Box<Response<ResponseBody<R>>>),
 }
 
 /// A request whose operation is known, and its way.
 type Begun<B> = (Way, Request<RequestBody<B>>);
 
-/// The way of a request whose operation is known, or the answer that this process knows still.
-fn begin<B, R>(
+/// The way of a request whose operation is known, unless the answer is known too.
+fn enter<B, R>(
     shared: &Arc<Shared>,
-    span: &Span,
-    prepared: Prepared<B>,
-) -> Result<Begun<B>, Response<ResponseBody<R>>> {
+    asked: &Asked,
+    door: Result<Door<B>, Refusal>,
+) -> Entered<B, R> {
+    let prepared = match door {
+        Ok(Door::Claim(prepared)) => prepared,
+        Ok(Door::Pass(request)) => return Entered::Passes(Box::new(request)),
+        Err(refusal) => return Entered::Answered(Box::new(asked.no(refusal))),
+    };
     let Prepared { subject, delivery, print, one_time, request } = prepared;
-    telemetry::record_key(span, &subject.record);
+    telemetry::record_key(&asked.span, &subject.record);
     if let Some(response) = shared.recent_answer(&subject, print, replay) {
-        telemetry::record_handled(span, &subject.rule, "replayed");
-        return Err(response);
+        asked.handled("replayed");
+        return Entered::Answered(Box::new(response));
     }
-    Ok((Way::new(shared.clone(), subject, delivery, print, one_time), request))
+    let way = Way::new(shared.clone(), subject, delivery, print, one_time);
+    Entered::Claims(Box::new((way, request)))
+}
+
+impl Asked {
+    fn handled(&self, how: &'static str) {
+        telemetry::record_handled(&self.span, &self.rule, how);
+    }
+
+    fn no<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+        self.handled(refusal.kind().name());
+        telemetry::refused(&self.rule, &refusal);
+        refuse(self.rule.policy(), refusal, self.grpc)
+    }
+
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+    fn run<S, B, R>(
+        self,
+        mut inner: S,
+        entered: Entered<B, R>,
+    ) -> impl Future<Output = Result<Response<ResponseBody<R>>, S::Error>>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+        R: Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        async move {
+            let mut begun = match entered {
+                Entered::Claims(begun) => begun,
+                Entered::Answered(response) => return Ok(*response),
+                Entered::Passes(request) => {
+                    self.handled("passed");
+                    return Box::pin(pass(inner, *request)).await;
+                }
+            };
+            let granted = loop {
+                let way = &mut begun.0;
+                // Asked before the claim, so that what cannot be served now claims nothing.
+                ready(&mut inner).await?;
+                let met = match way.claim().await {
+                    Met::Granted(granted) => break granted,
+                    met => met,
+                };
+                let answered = match way.answer(&met) {
+                    Some(payload) => Ok(Some(payload)),
+                    None => Box::pin(meanwhile(way, &mut inner, met)).await,
+                };
+                match answered {
+                    Ok(None) => {}
+                    Ok(Some(payload)) => {
+                        let replayed = replay(way.subject(), payload);
+                        return Ok(match replayed {
+                            Ok(response) => {
+                                self.handled("replayed");
+                                response
+                            }
+                            Err(refusal) => self.no(refusal),
+                        });
+                    }
+                    Err(refusal) => return Ok(self.no(refusal)),
+                }
+            };
+            let Some(work) = self.start(*begun, granted, inner) else {
+                return Ok(self.no(shutting_down()));
+            };
+            work.await.unwrap_or_else(|panic| resume_unwind(panic))
+        }
+    }
+
+    /// Starts what is granted; from here on the work outlives the client. `None` when the layer is told
+    /// to end.
+    fn start<S, B, R>(
+        &self,
+        (way, request): Begun<B>,
+        granted: Granted,
+        inner: S,
+    ) -> Option<Detach<Came<R, S::Error>>>
+    where
+        S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+        R: Body<Data = Bytes> + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let execution = Execution::start(way, granted)?;
+        self.handled("executed");
+        telemetry::record_attempt(&self.span, &self.rule, execution.attempt());
+        // Where our span is switched off, the current one is the one around it.
+        Some(Detach::new(execution::run(execution, inner, request)))
+    }
 }
 
 /// A request that needs no grant.

@@ -4,7 +4,14 @@
 //! it, the record says how it ended. If its answer is lost or late, the keeper sends it again with the
 //! same token, and the store answers it the same.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -22,7 +29,8 @@ use crate::{
 /// The end of an execution, not yet told.
 ///
 /// Dropped before the handler has ended, as when the runtime ends, it tells nobody: the record lapses
-/// to abandoned, which is what is known. Dropped later, it leaves what is known to the keeper.
+/// to abandoned, which is what is known. Dropped later, or by a panic, it leaves what is known to the
+/// keeper.
 pub(super) struct Settlement {
     shared: Arc<Shared>,
     operation: Operation,
@@ -30,6 +38,21 @@ pub(super) struct Settlement {
     watched: Watched,
     /// A claim of this grant that was sent may still arrive until then.
     claims_until: Option<Instant>,
+    /// Somebody tells the store how it ended.
+    is_told: AtomicBool,
+}
+
+impl Drop for Settlement {
+    /// A handler's panic is caught while it runs. One in what is dropped after it, its service or what its
+    /// future held, ends up here: nobody knows what happened, and nobody runs it any more.
+    ///
+    /// No event says so, since whoever takes events may be who has panicked.
+    fn drop(&mut self) {
+        if thread::panicking() && !*self.is_told.get_mut() {
+            let release = Release::of(&self.grant, Reason::Unknown);
+            self.shared.keeper.release_later(release, self.grant.lease, Instant::now());
+        }
+    }
 }
 
 impl Settlement {
@@ -40,7 +63,8 @@ impl Settlement {
         watched: Watched,
         claims_until: Option<Instant>,
     ) -> Self {
-        Self { shared, operation, grant, watched, claims_until }
+        let is_told = AtomicBool::new(false);
+        Self { shared, operation, grant, watched, claims_until, is_told }
     }
 
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
@@ -200,6 +224,7 @@ enum End<'a> {
 
 impl<'a> Unsent<'a> {
     fn new(settlement: &'a Settlement, end: End<'a>) -> Self {
+        settlement.is_told.store(true, Relaxed);
         Self { settlement, end: Some(end) }
     }
 

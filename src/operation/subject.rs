@@ -31,6 +31,22 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
+    /// Its delivery alone, where the record is the delivery's own: what a run under that record was told
+    /// of itself.
+    pub(crate) fn of_its_delivery(&self) -> Option<Self> {
+        if self.record == self.named {
+            return None;
+        }
+        let identity = self.delivery.clone()?;
+        let (kind, delivery) = (Kind::Delivery, None);
+        Some(Self { identity, kind, delivery, named: self.record, ..self.clone() })
+    }
+
+    /// Whether the record is of another identity, of which the one in the request is another name.
+    pub(crate) fn is_by_alias(&self) -> bool {
+        self.record != self.named && self.delivery.is_none()
+    }
+
     /// The identity as text, for people.
     pub(crate) fn identity_text(&self) -> Cow<'_, str> {
         to_text(self.identity.as_bytes())

@@ -1,6 +1,7 @@
 //! The layer through its public API, in process: each promise with its negative twin.
 
 mod basics;
+mod breaking;
 mod changes;
 mod claims;
 mod findings;

@@ -1,5 +1,6 @@
 //! What `RedisStore` promises, over real servers: the contract, its scripts, its connection.
 
+mod breaking;
 mod bug_reports;
 mod cluster;
 mod cluster_listing;

@@ -100,3 +100,15 @@ async fn without_one_of_them_something_does_not() {
     assert!(refused.is_refused() && refused.to_string().contains("~prefix"), "{refused}");
     granted(RedisStore::connect(&server.url()).await.unwrap().claim(claim(new_key())).await);
 }
+
+#[tokio::test]
+async fn a_database_but_the_first_needs_one_right_more_which_the_refusal_names() {
+    assert!(GUIDE.contains("A database but 0 needs `+select` besides"));
+    let (_server, url) = user(&rights()).await;
+    let error = RedisStore::connect(&format!("{url}/1")).await.unwrap_err().to_string();
+    assert!(error.contains("refused the connection") && error.contains("select'"), "{error}");
+    assert!(error.contains("+select"), "{error}");
+    let (_server, url) = user(&[&rights()[..], &["+select"]].concat()).await;
+    let store = RedisStore::connect(&format!("{url}/1")).await.unwrap().prefix("shop");
+    granted(store.claim(claim(new_key())).await);
+}

@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 use tower_idempotency::{
     RedisStore, Store, StoreError,
     store::{RedisServers, RedisTls},
@@ -56,6 +60,7 @@ async fn an_authority_of_ones_own_is_trusted_and_nobody_elses_is() {
     // The system does not know this authority; nor does whoever trusts another.
     let system = site.fails("localhost", None).await;
     assert!(system.to_string().contains("UnknownIssuer"), "{system}");
+    assert!(system.to_string().contains("RedisTls::authority"), "{system}");
     let other = RedisTls::authority(&Certificates::new().read("ca.pem")).unwrap();
     let error = site.fails("localhost", Some(other)).await;
     assert!(error.to_string().contains("certificate"), "{error}");
@@ -64,9 +69,19 @@ async fn an_authority_of_ones_own_is_trusted_and_nobody_elses_is() {
 #[tokio::test]
 async fn a_certificate_for_another_host_is_refused() {
     let site = Site::new("no").await;
-    // It is for 127.0.0.1, and this is the same machine under another name.
+    // It is for 127.0.0.1, and this leads to the same server under another name.
+    let listener = TcpListener::bind(("127.0.0.2", site.port)).await.unwrap();
+    let port = site.port;
+    let forwarding = tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            let mut to = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut from, &mut to).await });
+        }
+    });
     let error = site.fails("127.0.0.2", Some(site.authority())).await;
+    forwarding.abort();
     assert!(error.is_unreachable(), "{error:?}");
+    assert!(error.to_string().contains("as its certificate does"), "{error}");
 }
 
 #[tokio::test]
@@ -75,7 +90,8 @@ async fn a_server_that_demands_a_certificate_gets_one_and_refuses_who_has_none()
     let [chain, key] = ["client.pem", "client.key"].map(|file| site.certificates.read(file));
     let tls = site.authority().client(&chain, &key).unwrap();
     granted(site.store("localhost", Some(tls)).claim(claim(new_key())).await);
-    site.fails("localhost", Some(site.authority())).await;
+    let error = site.fails("localhost", Some(site.authority())).await;
+    assert!(error.to_string().contains("RedisTls::client"), "{error}");
     // One of another authority.
     let others = Certificates::new();
     let tls = site.authority().client(&others.read("client.pem"), &others.read("client.key"));
@@ -112,8 +128,22 @@ async fn without_tls_nobody_talks_to_a_port_that_wants_it() {
     let site = Site::new("no").await;
     let store = RedisStore::lazy(&format!("redis://localhost:{}", site.port)).unwrap();
     let started = Instant::now();
-    store.claim(claim(new_key())).await.unwrap_err();
+    let error = store.claim(claim(new_key())).await.unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(error.to_string().contains("rediss://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_that_does_not_speak_tls_is_suspected_of_it_where_it_is_expected_to() {
+    let server = RedisServer::start().await;
+    let url = format!("rediss://{}", server.address());
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert!(error.to_string().contains("does its port speak TLS?"), "{error}");
+    // Where no TLS is asked for nobody is sent to look for it.
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain = format!("redis://{}", nobody.local_addr().unwrap());
+    let error = RedisStore::connect(&plain).await.unwrap_err();
+    assert!(error.to_string().ends_with("is it there?"), "{error}");
 }
 
 #[test]

@@ -80,7 +80,7 @@ impl World {
             // A delivery id of another order, another amount, no order.
             0 => delivery = format!("D-{}-{}", chance.below(4), chance.below(3)),
             1 => amount = 99,
-            2 | 3 => named = None,
+            other if other < 2 + self.plan.nameless => named = None,
             _ => {}
         }
         let tenant = format!("tenant-{}", chance.below(2));

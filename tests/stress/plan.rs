@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) lease: Duration,
     /// Of a thousand calls of the store, so many go wrong.
     pub(crate) storm: u64,
+    /// Of twenty deliveries, so many do not say their order.
+    pub(crate) nameless: u64,
 }
 
 /// The most bytes of an answer that are kept.
@@ -49,6 +51,7 @@ impl Plan {
             wait: Duration::from_millis(wait),
             lease: chance.pick(leases),
             storm: chance.pick(&[0, 50, 200, 500, 900]),
+            nameless: 2,
         }
     }
 

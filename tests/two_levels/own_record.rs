@@ -1,13 +1,17 @@
 //! A delivery id that has a record of its own, since it was delivered before there was a business key:
 //! it is answered from that, and what may run again runs under the business key.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::Router;
 use http::StatusCode;
 use tokio::task::yield_now;
 use tower_idempotency::{
-    Abandoned, Answer as Stored, MemoryStore, Outcome, Policy, Previous, Resolution, Store, json,
+    Abandoned, Answer as Stored, Ledger, LedgerEntry, LedgerError, LedgerRow, MemoryStore, Outcome,
+    Policy, Previous, Resolution, Resolver, Sealed, Store, json,
     test_util::{Fault, FaultyStore, Gate, Transition},
 };
 
@@ -103,27 +107,153 @@ async fn an_abandoned_delivery_is_run_again_once_where_the_policy_says_so() {
     assert_eq!(shop.found(), [Previous::Nothing, Previous::AbandonedUnknown]);
 }
 
+/// What a resolver was asked about: key and delivery id.
+type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
+
+/// A resolver that says of each key what it was told to say of it, and writes down what it was asked.
+fn resolver(
+    says: impl Fn(&str) -> Resolution + Clone + Send + Sync + 'static,
+) -> (impl Resolver, Asked) {
+    let asked = Asked::default();
+    let written = asked.clone();
+    let resolver = move |abandoned: Abandoned| {
+        let resolution = says(&abandoned.key);
+        written.lock().unwrap().push((abandoned.key, abandoned.delivery_id));
+        async move { resolution }
+    };
+    (resolver, asked)
+}
+
+fn by_delivery() -> (String, Option<String>) {
+    ("n-1".to_owned(), None)
+}
+
+fn by_order() -> (String, Option<String>) {
+    ("o-1".to_owned(), Some("n-1".to_owned()))
+}
+
 #[tokio::test]
-async fn a_resolver_settles_an_abandoned_delivery() {
-    for done in [true, false] {
+async fn what_a_delivery_did_under_its_own_id_is_asked_by_that_and_never_done_again() {
+    let shop = Shop::default();
+    let store = MemoryStore::new();
+    deliver_before(&shop, store.clone(), Outcome::Uncertain).await;
+    // Whoever wrote down what was done wrote down the key that the handler was told.
+    let (resolver, asked) = resolver(|key| match key {
+        "n-1" => Resolution::Done(Stored::text("found")),
+        _ => Resolution::NotDone,
+    });
+    let app = shop.app(store, shop.policy().resolve_abandoned(resolver));
+    for body in [notification("n-1", "o-1", "960"), r#"{"notifyId":"n-1","amount":960}"#.to_owned()]
+    {
+        let told = deliver(&app, body).await;
+        assert_eq!((told.status, told.replayed), (StatusCode::OK, true), "{}", told.body);
+        assert_eq!(told.body, "found");
+    }
+    assert_eq!(*asked.lock().unwrap(), [by_delivery()]);
+    assert_eq!((shop.runs("n-1"), shop.runs("o-1")), (1, 0), "it happened once");
+}
+
+#[tokio::test]
+async fn what_a_delivery_did_under_its_own_id_is_found_by_its_order_too() {
+    let shop = Shop::default();
+    let store = MemoryStore::new();
+    deliver_before(&shop, store.clone(), Outcome::Uncertain).await;
+    for unknown in [Resolution::Unknown, Resolution::NotDone] {
+        // A provider that knows orders alone.
+        let by_id = unknown.clone();
+        let (resolver, asked) = resolver(move |key| match key {
+            "o-1" => Resolution::Unknown,
+            _ => by_id.clone(),
+        });
+        let app = shop.app(store.clone(), shop.policy().resolve_abandoned(resolver));
+        assert_refused(&deliver(&app, notification("n-1", "o-1", "960")).await, "outcome_unknown");
+        assert_eq!(*asked.lock().unwrap(), [by_delivery(), by_order()], "{unknown:?}");
+    }
+    let (resolver, _) = resolver(|key| match key {
+        "o-1" => Resolution::Done(Stored::text("found")),
+        _ => Resolution::NotDone,
+    });
+    let app = shop.app(store, shop.policy().resolve_abandoned(resolver));
+    let told = deliver(&app, notification("n-1", "o-1", "960")).await;
+    assert_eq!((told.replayed, told.body.as_str()), (true, "found"));
+    assert_eq!((shop.runs("n-1"), shop.runs("o-1")), (1, 0), "it happened once");
+}
+
+#[tokio::test]
+async fn what_a_delivery_did_not_do_by_either_name_runs_once_under_its_order() {
+    let shop = Shop::default();
+    let store = MemoryStore::new();
+    deliver_before(&shop, store.clone(), Outcome::Uncertain).await;
+    let (resolver, asked) = resolver(|_| Resolution::NotDone);
+    let app = shop.app(store, shop.policy().resolve_abandoned(resolver));
+    let first = deliver(&app, notification("n-1", "o-1", "960")).await;
+    assert_eq!((first.status, first.replayed), (StatusCode::OK, false), "{}", first.body);
+    let again = deliver(&app, notification("n-1", "o-1", "960")).await;
+    assert_eq!((again.replayed, &again.body), (true, &first.body));
+    assert_eq!(*asked.lock().unwrap(), [by_delivery(), by_order()]);
+    assert_eq!(shop.runs("o-1"), 1);
+    assert_eq!(shop.found(), [Previous::Nothing, Previous::AbandonedNotDone]);
+}
+
+/// The orders that deliveries are about are forgotten: their ids lead to the operation still, but a
+/// request does not say any more what that was called.
+#[tokio::test]
+async fn what_ran_under_an_order_is_not_called_not_done_by_the_id_of_another_delivery() {
+    for done in [false, true] {
         let shop = Shop::default();
         let store = MemoryStore::new();
-        deliver_before(&shop, store.clone(), Outcome::Uncertain).await;
-        let resolver = move |abandoned: Abandoned| async move {
-            assert_eq!(abandoned.key, "o-1");
-            assert_eq!(abandoned.delivery_id.as_deref(), Some("n-1"));
-            if done { Resolution::Done(Stored::text("found")) } else { Resolution::NotDone }
-        };
-        let app = shop.app(store, shop.policy().resolve_abandoned(resolver));
-        let first = deliver(&app, notification("n-1", "o-1", "960")).await;
-        assert_eq!((first.status, first.replayed), (StatusCode::OK, done), "{}", first.body);
-        let again = deliver(&app, notification("n-1", "o-1", "960")).await;
-        assert_eq!((again.replayed, &again.body), (true, &first.body));
-        assert_eq!((first.body == "found", shop.runs("o-1")), (done, u32::from(!done)));
-        let found: &[_] = match done {
-            true => &[Previous::Nothing],
-            false => &[Previous::Nothing, Previous::AbandonedNotDone],
-        };
-        assert_eq!(shop.found(), found);
+        *shop.next.lock().unwrap() = Some(Outcome::Uncertain);
+        let before = shop.app(store.clone(), shop.policy());
+        deliver(&before, notification("n-1", "o-1", "960")).await;
+        assert_refused(
+            &deliver(&before, notification("n-2", "o-1", "960")).await,
+            "outcome_unknown",
+        );
+
+        let (resolver, asked) = resolver(move |key| match (done, key) {
+            (true, "n-2") => Resolution::Done(Stored::text("found")),
+            _ => Resolution::NotDone,
+        });
+        let policy = Policy::webhook(json("/notifyId")).compare([json("/amount")]);
+        let app = shop.app(store, policy.resolve_abandoned(resolver));
+        let told = deliver(&app, notification("n-2", "o-1", "960")).await;
+        match done {
+            true => assert_eq!((told.replayed, told.body.as_str()), (true, "found")),
+            false => assert_refused(&told, "outcome_unknown"),
+        }
+        assert_eq!(*asked.lock().unwrap(), [("n-2".to_owned(), None)]);
+        assert_eq!((shop.runs("o-1"), shop.runs("n-2")), (1, 0), "it is not run again");
     }
+}
+
+/// A table that has no row of whom it is asked about.
+struct Empty;
+
+impl Ledger for Empty {
+    async fn find(&self, _: &LedgerEntry) -> Result<Option<LedgerRow>, LedgerError> {
+        Ok(None)
+    }
+
+    async fn seal(&self, _: &LedgerEntry, _: &LedgerRow) -> Result<Sealed, LedgerError> {
+        Ok(Sealed::Written)
+    }
+}
+
+#[tokio::test]
+async fn what_ran_under_an_order_is_not_called_not_done_because_another_delivery_has_no_row() {
+    let shop = Shop::default();
+    let store = MemoryStore::new();
+    *shop.next.lock().unwrap() = Some(Outcome::Uncertain);
+    let before = shop.app(store.clone(), shop.policy());
+    for id in ["n-1", "n-2"] {
+        deliver(&before, notification(id, "o-1", "960")).await;
+    }
+    let policy = Policy::webhook(json("/notifyId")).compare([json("/amount")]);
+    let app = shop.app(store.clone(), policy.ledger(Empty));
+    assert_refused(&deliver(&app, notification("n-2", "o-1", "960")).await, "outcome_unknown");
+    assert_eq!((shop.runs("o-1"), shop.runs("n-2")), (1, 0), "it is not run again");
+    // Asked about the order itself, the same table says that it was not done.
+    let app = shop.app(store, shop.policy().ledger(Empty));
+    let told = deliver(&app, notification("n-2", "o-1", "960")).await;
+    assert_eq!((told.status, shop.runs("o-1")), (StatusCode::OK, 2), "{}", told.body);
 }

@@ -7,10 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{CALL_WITHIN, Keeper};
+use super::{CALL_WITHIN, Keeper, ask};
 use crate::{
     record::{Grant, RecordKey, State},
-    store::{DynStore, Kept, Release, StoreError, Written, in_time},
+    store::{DynStore, Kept, Release, StoreError, Written},
     telemetry,
 };
 
@@ -137,18 +137,18 @@ impl Late {
         let again = store.clone();
         match &self.write {
             Write::Release(release) => {
-                let answer = in_time(&*store, CALL_WITHIN, again.release(release.clone())).await;
+                let answer = ask(&*store, CALL_WITHIN, again.release(release.clone())).await;
                 self.after_release(release, answer)
             }
             Write::Completion { grant, kept, .. } => {
                 let completion = again.complete(grant.clone(), kept.clone());
-                let answer = in_time(&*store, CALL_WITHIN, completion).await;
+                let answer = ask(&*store, CALL_WITHIN, completion).await;
                 let refused = answer.as_ref().is_err_and(StoreError::is_refused);
                 if refused {
                     // A store that refuses the answer may still take a renewal, which keeps others
                     // from taking the operation for abandoned.
                     let renewal = store.clone().renew(grant.clone());
-                    let _ = in_time(&*store, CALL_WITHIN, renewal).await;
+                    let _ = ask(&*store, CALL_WITHIN, renewal).await;
                 }
                 after_completion(grant, answer, self.can_shrink())
             }

@@ -29,10 +29,10 @@ use renewal::Renewal;
 pub(super) use renewal::Watched;
 use schedule::{Due, Schedule, Step};
 
-use super::poller::Pollers;
+use super::{detach::CatchPanic, poller::Pollers};
 use crate::{
     record::Grant,
-    store::{BoxFuture, DynStore, Kept, Release},
+    store::{BoxFuture, DynStore, Kept, Release, StoreError, StoreErrorKind, in_time},
 };
 
 /// How many store calls the keeper makes at once.
@@ -229,6 +229,16 @@ impl Keeper {
             }
         }
     }
+}
+
+/// A call of the store. One that panics has failed like any other: it is made again, but not at once.
+async fn ask<T>(
+    store: &dyn DynStore,
+    within: Duration,
+    call: BoxFuture<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let panicked = |_| Err(StoreError::new(StoreErrorKind::Garbled, "the store panicked"));
+    CatchPanic::new(in_time(store, within, call)).await.unwrap_or_else(panicked)
 }
 
 impl fmt::Debug for Keeper {

@@ -7,13 +7,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::Keeper;
-use crate::{
-    operation::Operation,
-    record::Grant,
-    store::{Written, in_time},
-    telemetry,
-};
+use super::{Keeper, ask};
+use crate::{operation::Operation, record::Grant, store::Written, telemetry};
 
 /// How much later than it should a runtime that runs may do what is due.
 pub(super) const RUNTIME_MAY_LAG: Duration = Duration::from_millis(500);
@@ -136,7 +131,7 @@ impl Renewal {
         let within = self.with_run(|run| run.call_within()).unwrap_or_default();
         let sent = Instant::now();
         let store = self.keeper.inner.store.clone();
-        let written = in_time(&*store, within, store.clone().renew(grant.clone())).await;
+        let written = ask(&*store, within, store.clone().renew(grant.clone())).await;
         match written {
             Ok(written) if written.is_stored() => {
                 if written == Written::Restored {

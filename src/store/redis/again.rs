@@ -88,6 +88,17 @@ pub(super) async fn attend(lane: &Lane<'_>, canaries: bool) {
     }
 }
 
+/// Asks a node of a cluster by which names its successor may be known.
+#[cfg(feature = "redis-cluster")]
+pub(super) async fn ask_for_history(lane: &Lane<'_>) {
+    if lane.link.known.is_in_cluster()
+        && let Ok(told) = in_time(lane, lane.send(&Info::command())).await
+        && let Some(info) = Info::read(told)
+    {
+        lane.link.known.goes_by(&info);
+    }
+}
+
 async fn write_all(lane: &Lane<'_>, guards: &[Arc<Guard>]) {
     if !lane.link.known.is_to_be_written() {
         return;

@@ -153,18 +153,23 @@ impl<'a> Call<'a> {
     }
 
     async fn once_connected<A: Ask>(&self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
-        let alone = match ask.blocks() {
-            true => match timeout_at(self.until(), link.side().alone(link)).await {
-                Ok(alone) => Some(alone),
-                Err(_) => return Err(self.late(link).into()),
-            },
-            false => None,
-        };
-        let link = alone.as_ref().map_or(link, |alone| &alone.link);
-        match timeout_at(self.until(), link.get()).await {
-            Ok(lent) => self.over(link, &lent?, Instant::now(), ask).await,
-            Err(_) => Err(unreached(link, self.within).into()),
+        let lent = self.lent(link).await?;
+        if !ask.blocks() {
+            return self.over(link, &lent, Instant::now(), ask).await;
         }
+        // Over the shared connection the records are looked after: where there is none, nothing would be
+        // granted that a server may have lost.
+        drop(lent);
+        let Ok(alone) = timeout_at(self.until(), link.side().alone(link)).await else {
+            return Err(self.late(link).into());
+        };
+        let lent = self.lent(&alone.link).await?;
+        self.over(&alone.link, &lent, Instant::now(), ask).await
+    }
+
+    async fn lent<'l>(&self, link: &'l Arc<Link>) -> Result<Lent<'l>, StoreError> {
+        let lent = timeout_at(self.until(), link.get()).await;
+        lent.unwrap_or_else(|_| Err(unreached(link, self.within)))
     }
 
     /// Over a connection that was lent at this time.
@@ -221,10 +226,10 @@ fn judge(link: &Link, connection: &Connection, what: &str, failure: Failure) -> 
 }
 
 pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {
-    let address = link.address();
+    let (address, doubt) = (link.address(), link.doubt());
     StoreError::new(
         StoreErrorKind::Unreachable,
-        format!("no connection to Redis at {address} within {within:?}: is it there?"),
+        format!("no connection to Redis at {address} within {within:?}: {doubt}"),
     )
 }
 

@@ -54,8 +54,8 @@ impl Claiming<'_> {
     async fn through(&self, gate: Gate, lane: &Lane<'_>) -> Result<Claimed, Failure> {
         let narrowed = gate.narrowed(self.claim);
         let claiming = Claiming { claim: narrowed.as_ref().unwrap_or(self.claim), ..*self };
-        let judged = gate.judge(claiming.send(lane).await?);
-        Ok(judged.map_err(|error| lane.link.known.explained(error))?)
+        let claimed = claiming.send(lane).await?;
+        Ok(gate.judge(claimed).map_err(|error| lane.link.known.explained(error))?)
     }
 
     async fn send(&self, lane: &Lane<'_>) -> Result<Claimed, Failure> {

@@ -263,6 +263,14 @@ impl Known {
         }
     }
 
+    /// What the node says of itself later on.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn goes_by(&self, info: &Info) {
+        if let Some(member) = self.member.get() {
+            member.goes_by(info);
+        }
+    }
+
     /// Which server the records are trusted to, if it says so.
     pub(super) fn trusted(&self) -> Option<String> {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()

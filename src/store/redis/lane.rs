@@ -47,7 +47,9 @@ impl<'a> Lane<'a> {
         if !self.asking {
             return self.connection.send(command).await;
         }
-        let mut answers = self.connection.send_all(&[&asking(), command]).await?;
+        let asking = async { self.connection.send_all(&[&asking(), command]).await };
+        // In a box: it is rare, and every call would be as large.
+        let mut answers = Box::pin(asking).await?;
         Ok(answers.pop().unwrap_or_default())
     }
 
@@ -81,7 +83,9 @@ impl<'a> Lane<'a> {
     ) -> Result<Reply, Failure> {
         let mut answer = self.send(command).await?;
         if refused::is_no_script(&answer) {
-            answer = self.send(&script.spelled_out(command)).await?;
+            // In a box: it is rare, and every call would be as large.
+            let spelled_out = async { self.send(&script.spelled_out(command)).await };
+            answer = Box::pin(spelled_out).await?;
         }
         self.read(script, answer)
     }

@@ -7,6 +7,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -159,6 +160,11 @@ impl Link {
         }
     }
 
+    /// What to ask oneself where nothing answers.
+    pub(super) fn doubt(&self) -> &'static str {
+        self.origin.doubt()
+    }
+
     /// Nobody is let through but the one that tries.
     fn suspended(&self) -> StoreError {
         let pause = match &*self.status.borrow() {
@@ -167,8 +173,9 @@ impl Link {
         };
         let message = format!(
             "Redis at {} has not answered for some time, so nobody waits for it now; it is tried \
-             again all the time, one attempt at a time: is it there?",
-            self.address
+             again all the time, one attempt at a time: {}",
+            self.address,
+            self.doubt()
         );
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
     }
@@ -338,10 +345,13 @@ impl Task {
                     pulse::watch(&self.link, connection, replaced).await;
                 }
             }
-            Ok(Err(failure)) => self.failed(&link, &explain(&link.address, "TIME", failure)),
+            Ok(Err(failure)) => {
+                self.failed(&link, &explain(&link.address, "the connection", failure));
+            }
             Err(_) => {
+                let (address, doubt) = (&link.address, link.doubt());
                 let message =
-                    format!("no answer from Redis at {} within {CONNECT_WITHIN:?}", link.address);
+                    format!("no answer from Redis at {address} within {CONNECT_WITHIN:?}: {doubt}");
                 self.failed(&link, &StoreError::new(StoreErrorKind::Timeout, message));
             }
         }
@@ -379,7 +389,12 @@ impl Link {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(link) = self.link.upgrade() {
+        let Some(link) = self.link.upgrade() else { return };
+        if thread::panicking() {
+            // Paced like any other failure, or whoever waits would try it again and again.
+            let message = format!("the connection to Redis at {} panicked", link.address);
+            self.failed(&link, &StoreError::new(StoreErrorKind::Unreachable, message));
+        } else {
             link.gone(self.generation, None);
         }
     }

@@ -65,6 +65,14 @@ impl Member {
         succeeds
     }
 
+    /// The node's history of data may get another name while it goes on: when a replica comes to a primary
+    /// that had none for a while. Its successor will name the last one.
+    pub(super) fn goes_by(&self, info: &Info) {
+        if let (Some(cluster), Some(history)) = (self.cluster(), info.get("master_replid")) {
+            cluster.map().histories.insert(history.to_owned());
+        }
+    }
+
     /// How many of the slots have a primary.
     pub(super) fn covered(&self) -> usize {
         let Some(cluster) = self.cluster() else { return 0 };

@@ -80,6 +80,17 @@ impl Origin {
         }
     }
 
+    /// What to ask oneself where nothing answers: a server without TLS waits for more of what it is told.
+    pub(super) fn doubt(&self) -> &'static str {
+        let tls = match self {
+            Self::Server { target, .. } => target.tls,
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel(sentinels) => sentinels.has_tls(),
+            Self::Given(_) => false,
+        };
+        if tls { "is it there, and does its port speak TLS?" } else { "is it there?" }
+    }
+
     /// Whether this connection leads elsewhere than a new one would.
     #[cfg(feature = "redis-sentinel")]
     pub(super) async fn leads_elsewhere(&self, named: Option<&Named>) -> bool {

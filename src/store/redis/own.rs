@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -82,7 +83,9 @@ impl Own {
         inner.grants.remove(&grant.token);
         inner.bytes += kept.payload.len();
         let now = Instant::now();
-        inner.done.push_back(Done { at: now, grant: grant.clone(), kept });
+        // Completed records have no label: there is no need to hold it for a minute.
+        let grant = Grant { label: Bytes::new(), ..grant.clone() };
+        inner.done.push_back(Done { at: now, grant, kept });
         inner.forget(now);
     }
 
@@ -112,8 +115,6 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::{
         record::{Fence, Previous, RecordKey},

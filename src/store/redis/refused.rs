@@ -19,7 +19,8 @@ const REFUSALS: [(&str, &str); 17] = [
     ("MASTERDOWN", "this node is a replica that has lost its primary"),
     (
         "NOPERM",
-        "its user needs +eval +evalsha +getrange +exists +set +time +pttl, +scan to list, ~prefix:*",
+        "its user needs +eval +evalsha +getrange +exists +set +time +pttl and ~prefix:*, +scan to list, \
+         +info to be told of changes, +select for a database but 0",
     ),
     ("NOAUTH", "it demands a password: put it into the URL"),
     ("WRONGPASS", "it does not take the name or the password of the URL"),
@@ -58,6 +59,10 @@ pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
     let code = code_of(error);
     let advice = REFUSALS.iter().find(|(known, _)| *known == code);
     let message = match advice {
+        // Which right it is that is missing.
+        Some((code @ "NOPERM", advice)) if error.details().is_some() => {
+            format!("Redis refused {what} with {code} ({}): {advice}", detail_of(error))
+        }
         Some((code, advice)) => format!("Redis refused {what} with {code}: {advice}"),
         None => format!("Redis refused {what} with {code}: {}", detail_of(error)),
     };
@@ -67,14 +72,34 @@ pub(super) fn by_server(what: &str, error: &ServerError) -> StoreError {
 /// The connection to `address` has come to its end before `what` was answered.
 pub(super) fn by_connection(address: &str, what: &str, broken: &Broken) -> StoreError {
     match broken {
-        Broken::Io(kind, message) => {
-            let timed_out = *kind == io::ErrorKind::TimedOut;
+        Broken::Io(kind_of_end, message) => {
+            let timed_out = *kind_of_end == io::ErrorKind::TimedOut;
             let kind =
                 if timed_out { StoreErrorKind::Timeout } else { StoreErrorKind::Unreachable };
-            let advice = "is it there, and does the URL lead to it?";
+            let advice = about(message, *kind_of_end);
             StoreError::new(kind, format!("no answer from Redis at {address}: {message}: {advice}"))
         }
         Broken::Garbled => reply::garbled(what),
+    }
+}
+
+/// What to look at when a connection ends so. What TLS has to say is known by its words alone, which are those
+/// of rustls.
+fn about(message: &str, kind: io::ErrorKind) -> &'static str {
+    const CERTIFICATES: [(&str, &str); 5] = [
+        ("UnknownIssuer", "name the authority that issued it: RedisTls::authority"),
+        ("not valid for name", "the URL must name the server as its certificate does"),
+        ("certificate expired", "it needs a new one, or one of the two clocks is wrong"),
+        ("CertificateRequired", "it demands a certificate of yours: RedisTls::client"),
+        ("InvalidContentType", "it does not speak TLS there: redis://, or the port for TLS"),
+    ];
+    let known = CERTIFICATES.iter().find(|(words, _)| message.contains(words));
+    match (known, kind) {
+        (Some((_, advice)), _) => advice,
+        (None, io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof) => {
+            "is it there, and does the URL lead to it (rediss:// where it speaks TLS)?"
+        }
+        (None, _) => "is it there, and does the URL lead to it?",
     }
 }
 

@@ -111,12 +111,9 @@ pub(super) async fn arriving(
             which.push(pair);
         }
     }
-    if which.is_empty() {
-        return Ok(answers);
-    }
-    let mut told = lane.send_all(&commands).await?.into_iter();
-    for pair in which {
-        for answer in pair {
+    if !which.is_empty() {
+        let mut told = lane.send_all(&commands).await?.into_iter();
+        for answer in which.into_iter().flatten() {
             // Between two answers there is the one to `ASKING`.
             *answer = told.nth(1).unwrap_or_default();
         }

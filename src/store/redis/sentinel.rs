@@ -40,6 +40,11 @@ impl Sentinels {
         Self { sentinels: sentinels.to_vec(), primary: primary.clone(), tls }
     }
 
+    /// Whether they or the primary are reached over TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     fn name(&self) -> &str {
         self.primary.place.host()
     }
@@ -51,7 +56,7 @@ impl Sentinels {
         let connected = async { greet(dial(&target, self.tls.as_ref()).await?).await };
         let mut greeting = connected.await.map_err(|failure| {
             // Which of the servers that had the name it was.
-            Failure::Store(explain(&named.place.to_string(), "TIME", failure))
+            Failure::Store(explain(&named.place.to_string(), "the connection", failure))
         })?;
         if is_replica(&greeting).await? {
             let message = format!(

@@ -33,14 +33,17 @@ impl RedisStore {
     }
 
     /// One transition of one record.
-    async fn run(
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+    fn run(
         &self,
         script: &'static Script,
         name: &str,
-        command: Command,
-    ) -> Result<Reply, StoreError> {
-        let call = Call::new(script.name(), self.call_within);
-        self.reach.call(&call, name, &Run { script, command: &command }).await
+        command: &Command,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
+        async move {
+            let call = Call::new(script.name(), self.call_within);
+            self.reach.call(&call, name, &Run { script, command }).await
+        }
     }
 
     /// In a cluster the alias of a claim has another slot than its key. First the alias is bound, since
@@ -50,7 +53,7 @@ impl RedisStore {
         if let Some(alias) = claim.alias.take() {
             let name = self.name(&alias.key);
             let (first, bind) = command::bind(&name, &claim, &alias);
-            let bound = self.run(first, &name, bind).await?;
+            let bound = self.run(first, &name, &bind).await?;
             let not_bound =
                 if claim.is_look() { bound.seen_by_look(&claim)? } else { bound.not_bound()? };
             if let Some(taken) = not_bound {
@@ -96,7 +99,7 @@ impl Store for RedisStore {
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let name = self.name(&grant.key);
-        let written = self.run(&script::RENEW, &name, command::renew(&name, grant)).await?;
+        let written = self.run(&script::RENEW, &name, &command::renew(&name, grant)).await?;
         let written = written.written(grant.token)?;
         if written.is_stored() {
             self.guard.own.holds(grant);
@@ -106,20 +109,29 @@ impl Store for RedisStore {
         Ok(written)
     }
 
-    async fn complete(&self, grant: &Grant, kept: Kept) -> Result<Written, StoreError> {
-        let name = self.name(&grant.key);
-        let command = command::complete(&name, grant, &kept);
-        let written = self.run(&script::COMPLETE, &name, command).await?.written(grant.token)?;
-        if written.is_stored() {
-            self.guard.own.completed(grant, kept);
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+    fn complete(
+        &self,
+        grant: &Grant,
+        kept: Kept,
+    ) -> impl Future<Output = Result<Written, StoreError>> + Send {
+        async move {
+            let name = self.name(&grant.key);
+            let command = command::complete(&name, grant, &kept);
+            let written =
+                self.run(&script::COMPLETE, &name, &command).await?.written(grant.token)?;
+            if written.is_stored() {
+                self.guard.own.completed(grant, kept);
+            }
+            Ok(written)
         }
-        Ok(written)
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let name = self.name(&release.key());
         let command = command::release(&name, &release);
-        let written = self.run(&script::RELEASE, &name, command).await?.written(release.token())?;
+        let written =
+            self.run(&script::RELEASE, &name, &command).await?.written(release.token())?;
         self.guard.own.ended(&release.token());
         Ok(written)
     }
@@ -134,7 +146,7 @@ impl Store for RedisStore {
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let name = self.name(&issue.key);
-        self.run(&script::ISSUE, &name, command::issue(&name, &issue)).await?.issued(issue.token)
+        self.run(&script::ISSUE, &name, &command::issue(&name, &issue)).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {

@@ -39,7 +39,12 @@ impl RedisCluster {
     ) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..if with_replicas { 6 } else { 3 } {
-            nodes.push(settings(RedisServer::builder().cluster_node()).start().await);
+            let mut node = RedisServer::builder().cluster_node();
+            if with_replicas {
+                // Nodes that wait for a busy machine are not to be taken for dead before a test has begun.
+                node = node.argument("--cluster-node-timeout", "2000");
+            }
+            nodes.push(settings(node).start().await);
         }
         let cluster = Self { nodes };
         for (nth, node) in cluster.nodes.iter().enumerate() {
