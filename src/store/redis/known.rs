@@ -11,18 +11,21 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
     again,
     guard::{Guard, Uneasy},
     info::Info,
-    preflight::{Accepted, Findings, Level, Preflight, inspect},
+    preflight::{Accepted, Findings, Level, Preflight, clock, inspect},
 };
 #[cfg(feature = "redis-cluster")]
 use super::{cluster::Cluster, member::Member, origin::Place};
 use crate::{store::StoreError, telemetry};
+
+/// What a server said of its time may have been on its way for so long, and still be the last that was heard.
+const HEARD_LATE: Duration = Duration::from_millis(500);
 
 /// What is known of a server.
 pub(super) struct Known {
@@ -308,10 +311,12 @@ impl Known {
         self.member.get().map(Member::covered)
     }
 
-    /// Tells what is wrong with the server of a new connection, unless that was told before.
-    pub(super) fn tell_fitness(&self, info: Option<&Info>) {
-        let mut findings = Findings::about(&self.address);
-        inspect(&mut findings, info, self.is_in_cluster(), &self.accepted());
+    /// Tells what is wrong with the server of a new connection, unless that was told before. By its clock it
+    /// is `now_ms`, as it was last heard.
+    pub(super) fn tell_fitness(&self, info: Option<&Info>, now_ms: u64) {
+        let (mut findings, accepted) = (Findings::about(&self.address), self.accepted());
+        inspect(&mut findings, info, self.is_in_cluster(), &accepted);
+        clock(&mut findings, now_ms, HEARD_LATE, &accepted);
         let report = Preflight::new(findings.into_vec());
         let gist = report.gist();
         let told = std::mem::replace(&mut self.fitness().told, gist.clone());

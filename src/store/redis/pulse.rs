@@ -40,7 +40,8 @@ pub(super) async fn watch(
         }
         // Not at once: until then the program may say what it accepts.
         if look == 1 && !link.is_side() {
-            link.known.tell_fitness(connection.info());
+            let now_ms = connection.server_ms(Instant::now());
+            link.known.tell_fitness(connection.info(), now_ms);
         }
         beat(&link, &connection).await;
         #[cfg(feature = "redis-sentinel")]
