@@ -258,7 +258,9 @@ impl Policy {
     ///
     /// Danger: the first run may have happened, and may still be running where its process only
     /// stalled or lost the store for longer than a lease. Only for handlers that are idempotent
-    /// themselves; they see `Previous::AbandonedUnknown`.
+    /// themselves; they see `Previous::AbandonedUnknown`. What was abandoned under a delivery's id alone runs
+    /// again under the business key that the delivery has now, which gives it another
+    /// [`Operation::downstream_key`](crate::Operation::downstream_key).
     #[must_use]
     pub fn rerun_abandoned(mut self) -> Self {
         self.on_abandoned = OnAbandoned::Rerun;

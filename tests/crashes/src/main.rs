@@ -12,14 +12,16 @@ use std::{
     error::Error,
     io::{self, Write},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
     Json, Router,
     extract::{Request, State},
+    http::StatusCode,
     middleware::{Next, from_fn_with_state},
     response::Response,
     routing::{get, post},
@@ -43,6 +45,7 @@ struct Process {
     arguments: Arguments,
     points: Points,
     runs: Arc<AtomicUsize>,
+    layer: Arc<OnceLock<IdempotencyLayer>>,
 }
 
 /// What the sender says of an order that was paid.
@@ -92,7 +95,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments = Arguments::read()?;
     let store = FaultyStore::new(RedisStore::lazy(&arguments.redis)?.prefix("crashes"));
     let points = Points::new(store.faults());
-    let process = Process { arguments, points: points.clone(), runs: Arc::default() };
+    let process =
+        Process { arguments, points: points.clone(), runs: Arc::default(), layer: Arc::default() };
     let kind = process.arguments.database.split(':').next().unwrap_or_default();
     let shop = match kind {
         "postgres" => postgres::open(&process, store).await?,
@@ -103,6 +107,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let control = Router::new()
         .route("/arm", post(arm))
         .route("/disarm", post(disarm))
+        .route("/drain", post(drain))
         .route("/report", get(report))
         .with_state(process);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -139,8 +144,9 @@ fn protect<T: Clone + Send + Sync + 'static>(
             Rule::new("pay", with_ledger(Policy::api(Scope::everyone()).identity(id())))
                 .path("/pay"),
         );
+    let layer = process.layer.get_or_init(|| IdempotencyLayer::new(store, rules)).clone();
     routes
-        .route_layer(IdempotencyLayer::new(store, rules))
+        .route_layer(layer)
         .route_layer(from_fn_with_state(process.points.clone(), hold_the_answer))
 }
 
@@ -156,6 +162,15 @@ async fn arm(State(process): State<Process>, Json(point): Json<Point>) {
 
 async fn disarm(State(process): State<Process>) {
     process.points.disarm();
+}
+
+/// Starts nothing new, and answers when all that ran is in the store.
+async fn drain(State(process): State<Process>) -> StatusCode {
+    let Some(layer) = process.layer.get() else { return StatusCode::NOT_FOUND };
+    match layer.drain(Duration::from_secs(20)).await.is_clean() {
+        true => StatusCode::NO_CONTENT,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    }
 }
 
 async fn report(State(process): State<Process>) -> Json<Report> {

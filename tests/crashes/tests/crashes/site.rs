@@ -167,6 +167,12 @@ impl Shop {
         self.tell("/disarm", &json!({})).await;
     }
 
+    /// Starts nothing new here, and waits until all that ran is in the store: what comes to a point
+    /// behind that has it behind itself.
+    pub(crate) async fn drain(&self) {
+        self.tell("/drain", &json!({})).await;
+    }
+
     pub(crate) async fn report(&self) -> Report {
         serde_json::from_str(&self.get("/report").await).expect("a report")
     }

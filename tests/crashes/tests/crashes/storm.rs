@@ -24,6 +24,8 @@ const HELD: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Killed,
+    /// The same once all that ran in it is in the store, and nothing new is started there.
+    DrainedAndKilled,
     /// And the other one, wherever its requests are.
     BothKilled,
     /// It stands still past its lease, and goes on.
@@ -164,13 +166,16 @@ async fn carry_out(step: &Step, site: &mut Site, send: impl FnOnce(&Doors)) -> (
     }
     send(&site.doors);
     let held = site.shops[step.shop].held(HELD).await;
+    if step.end == End::DrainedAndKilled {
+        site.shops[step.shop].drain().await;
+    }
     site.redis.fall_behind().await;
     let mut behind = 0;
     if !step.fate_last {
         behind = site.redis.suffer(step.fate).await;
     }
     let dead = match step.end {
-        End::Killed => vec![step.shop],
+        End::Killed | End::DrainedAndKilled => vec![step.shop],
         End::BothKilled => vec![step.shop, 1 - step.shop],
         End::Stalls => Vec::new(),
     };
