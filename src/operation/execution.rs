@@ -199,6 +199,7 @@ where
 }
 
 /// Reads the answer whole, if it has an end.
+#[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
 fn capture<R, E>(
     execution: Execution,
     called: Result<Result<Response<R>, E>, Panic>,

@@ -99,7 +99,7 @@ impl Asked {
         refuse(self.rule.policy(), refusal, self.grpc)
     }
 
-    /// No `async fn`, which would hold its arguments twice.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
     fn run<S, B, R>(
         self,
         mut inner: S,
@@ -150,7 +150,7 @@ impl Asked {
                     Err(refusal) => return Ok(self.no(refusal)),
                 }
             };
-            let Some(work) = self.start(begun, granted, inner) else {
+            let Some(work) = self.start(*begun, granted, inner) else {
                 return Ok(self.no(shutting_down()));
             };
             work.await.unwrap_or_else(|panic| resume_unwind(panic))
@@ -161,7 +161,7 @@ impl Asked {
     /// to end.
     fn start<S, B, R>(
         &self,
-        begun: Box<Begun<B>>,
+        (way, request): Begun<B>,
         granted: Granted,
         inner: S,
     ) -> Option<Detach<Came<R, S::Error>>>
@@ -174,7 +174,6 @@ impl Asked {
         R: Body<Data = Bytes> + Send + 'static,
         R::Error: Into<BoxError>,
     {
-        let (way, request) = *begun;
         let execution = Execution::start(way, granted)?;
         self.handled("executed");
         telemetry::record_attempt(&self.span, &self.rule, execution.attempt());

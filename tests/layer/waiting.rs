@@ -262,6 +262,20 @@ async fn a_thousand_waiters_on_one_key_look_as_often_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn between_two_looks_there_is_chance_so_that_processes_do_not_look_in_step() {
+    let (house, _door, _clients) = crowd(api().wait(120 * SECOND), 200, 1).await;
+    sleep(60 * SECOND).await;
+    let looks = house.times(Sent::Look);
+    let pauses: Vec<_> = looks.windows(2).map(|two| (two[1] - two[0]).as_millis()).collect();
+    // Once they are as long as they get, half of each is chance.
+    let longest = &pauses[10..];
+    assert!(longest.iter().all(|pause| (249..=502).contains(pause)), "{pauses:?}");
+    for part in [249..350, 400..502] {
+        assert!(longest.iter().any(|pause| part.contains(pause)), "{pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_of_other_keys_look_for_themselves() {
     let (house, door) = with_door(api().wait(120 * SECOND), 200);
     let mut clients = Vec::new();

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
@@ -31,6 +32,14 @@ impl FakeRedis {
     pub(crate) async fn start(
         answer: impl Fn(&Words) -> Vec<u8> + Clone + Send + Sync + 'static,
     ) -> Self {
+        Self::with_clock(|| Duration::from_secs(1_800_000_000), answer).await
+    }
+
+    /// The same, with another clock.
+    pub(crate) async fn with_clock(
+        now: impl Fn() -> Duration + Clone + Send + Sync + 'static,
+        answer: impl Fn(&Words) -> Vec<u8> + Clone + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -38,7 +47,7 @@ impl FakeRedis {
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(serve(stream, answer.clone()));
+                tokio::spawn(serve(stream, now.clone(), answer.clone()));
             }
         });
         Self { port, connections, serving }
@@ -60,12 +69,20 @@ impl Drop for FakeRedis {
     }
 }
 
-async fn serve(mut stream: TcpStream, answer: impl Fn(&Words) -> Vec<u8>) {
+async fn serve(
+    mut stream: TcpStream,
+    now: impl Fn() -> Duration,
+    answer: impl Fn(&Words) -> Vec<u8>,
+) {
     let mut unread = BytesMut::new();
     loop {
         while let Some(words) = command(&mut unread) {
             let bytes = match &words[0][..] {
-                b"TIME" => b"*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_vec(),
+                b"TIME" => {
+                    let now = now();
+                    let parts = [now.as_secs().to_string(), now.subsec_micros().to_string()];
+                    array(&parts.each_ref().map(String::as_bytes))
+                }
                 b"INFO" => b"-NOPERM it does not say\r\n".to_vec(),
                 b"CLIENT" | b"SELECT" => b"+OK\r\n".to_vec(),
                 _ => answer(&words),

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use tower_idempotency::{
     Answer, ClaimToken, Policy, RecordKey, RedisStore, RefusalKind, Store, header, json,
     store::{Alias, Claim, Claimed, StoreErrorKind},
 };
-use tower_idempotency_test_support::{Proxy, RedisServer};
+use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 
 use crate::{
     fake_redis::{FakeRedis, Words, array, bulk},
@@ -234,4 +234,30 @@ async fn a_claim_that_was_granted_is_never_called_free_because_the_server_forgot
     let held = matches!(store.claim(look).await, Ok(Claimed::InProgress(_)));
     let told = !matches!(answer, Ok(Claimed::Free));
     assert!(told || !held, "somebody must know that it is granted: {answer:?}");
+}
+
+/// What is told of a server whose clock is this far ahead, once it has been connected to for a while.
+async fn told_of(ahead: Duration, takeover: Option<Duration>) -> Vec<String> {
+    let (log, _guard) = Log::listen();
+    let now = move || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + ahead;
+    let server = FakeRedis::with_clock(now, |_| b"-ERR not now\r\n".to_vec()).await;
+    let mut store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    if let Some(lease) = takeover {
+        store = store.takeover_after(lease);
+    }
+    // Told a second after the connection was made, and not again.
+    sleep(Duration::from_millis(2500)).await;
+    drop(store);
+    let mut told = [log.of("preflight warns"), log.of("preflight failed")].concat();
+    told.retain(|line| line.contains("clock"));
+    told
+}
+
+#[tokio::test]
+async fn f18_the_clock_of_a_server_that_was_connected_to_is_told_when_it_is_off() {
+    assert_eq!(told_of(Duration::ZERO, None).await, [""; 0]);
+    let [warned] = &told_of(5 * SECOND, None).await[..] else { panic!("one event") };
+    assert!(warned.starts_with("WARN "), "{warned}");
+    let [failed] = &told_of(15 * SECOND, Some(30 * SECOND)).await[..] else { panic!("one event") };
+    assert!(failed.starts_with("ERROR "), "{failed}");
 }

@@ -289,3 +289,21 @@ async fn a_successor_is_known_though_its_primary_had_no_replica_when_it_was_conn
     asked.lease = HOLD;
     is_held(store.claim(asked).await);
 }
+
+#[tokio::test]
+async fn a_server_that_got_its_first_replica_is_the_same_after_a_blip() {
+    let server = RedisServer::builder().argument("--repl-diskless-sync-delay", "0").start().await;
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    granted(store.claim(claim(new_key())).await);
+    let before = history(&server).await;
+    let replica = RedisServer::builder().replica_of(&server).start().await;
+    until(async || history(&replica).await != before).await;
+    until(async || history(&server).await == history(&replica).await).await;
+    assert_ne!(history(&server).await, before);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let began = Instant::now();
+    // After a change it would be nearly eight seconds.
+    claim_until_granted(&store, &claim(new_key())).await;
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+}

@@ -13,7 +13,7 @@ use tower_idempotency_test_support::{Log, RedisCluster, RedisServer};
 use crate::{
     cluster::{is_on, key_on, store},
     loss::{HELD_FOR, LEASE, claim, is_held, renewing, until, until_answered},
-    support::{Value, completed, granted, kept, new_key},
+    support::{Value, claim_until_granted, completed, granted, kept, new_key},
 };
 
 /// The canaries of this node.
@@ -222,9 +222,9 @@ async fn what_a_successor_may_lack_is_not_granted_where_its_slots_are_moved_to()
     };
     let [open, moved] = [held().await, held().await];
     is_held(store.claim(open.clone()).await);
-    // The other nodes grant as before.
+    // The other nodes grant as before, once they have heard that the cluster is whole again.
     for nth in [1, 2] {
-        granted(store.claim(claim(key_on(&cluster, nth).await)).await);
+        claim_until_granted(&store, &claim(key_on(&cluster, nth).await)).await;
     }
     let slot = async |claim: &tower_idempotency::store::Claim| {
         cluster.slot(&crate::support::name(claim.key)).await

@@ -50,6 +50,13 @@ fn every_event_is_in_the_document_with_its_level() {
 }
 
 #[test]
+fn targets_begin_with_the_crates_name_as_the_document_says() {
+    // Those are the modules' paths, since no event names another.
+    assert!(!SOURCE.contains("target:"));
+    assert!(DOCUMENT.contains("targets that begin with `tower_idempotency`"));
+}
+
+#[test]
 fn events_come_from_one_file_alone() {
     let mut left = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
     let mut files = 0;

@@ -52,6 +52,23 @@ fn the_lowest_rust_version_is_the_manifests() {
     }
 }
 
+#[test]
+fn versions_that_must_fit_are_those_of_the_manifests() {
+    let required = |manifest: &str, name: &str| {
+        let manifest = read(manifest);
+        let line = manifest.lines().find(|line| line.starts_with(&format!("{name} = {{ version")));
+        line.expect(name).split('"').nth(1).unwrap().to_owned()
+    };
+    let sqlx = format!("sqlx = {{ version = \"{}\",", required("sqlx/Cargo.toml", "sqlx"));
+    for document in ["README.md", "sqlx/README.md"] {
+        assert!(read(document).contains(&sqlx), "{document}");
+    }
+    // A recorder of another version of the facade hears nothing, and nothing says so.
+    let facade =
+        format!("facade's version that this crate has, {},", required("Cargo.toml", "metrics"));
+    assert!(read("docs/operations.md").contains(&facade), "{facade}");
+}
+
 /// The row of this problem in the README: its cells for an API and a webhook.
 fn refusal(readme: &str, problem: &str) -> (String, String) {
     let name = format!("`{problem}`");

@@ -6,12 +6,15 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::time::{Instant, timeout};
 
+#[cfg(feature = "redis-cluster")]
+use super::call::{Call, Run};
 use super::{
     Failure,
     call::Ask,
     command,
     connection::Connection,
     guard::{Found, Guard},
+    info::Info,
     lane::Lane,
     link::Link,
     origin::explain,
@@ -19,11 +22,6 @@ use super::{
     reply::Reply,
     resp::Command,
     script::{self, Script},
-};
-#[cfg(feature = "redis-cluster")]
-use super::{
-    call::{Call, Run},
-    info::Info,
 };
 use crate::{
     record::{ClaimToken, Grant},
@@ -88,11 +86,9 @@ pub(super) async fn attend(lane: &Lane<'_>, canaries: bool) {
     }
 }
 
-/// Asks a node of a cluster by which names its successor may be known.
-#[cfg(feature = "redis-cluster")]
+/// Asks the server what it and its successor may be known by.
 pub(super) async fn ask_for_history(lane: &Lane<'_>) {
-    if lane.link.known.is_in_cluster()
-        && let Ok(told) = in_time(lane, lane.send(&Info::command())).await
+    if let Ok(told) = in_time(lane, lane.send(&Info::command())).await
         && let Some(info) = Info::read(told)
     {
         lane.link.known.goes_by(&info);

@@ -226,7 +226,7 @@ fn judge(link: &Link, connection: &Connection, what: &str, failure: Failure) -> 
 }
 
 pub(super) fn unreached(link: &Link, within: Duration) -> StoreError {
-    let (address, doubt) = (link.address(), link.doubt());
+    let (address, doubt) = (link.address(), link.origin.doubt());
     StoreError::new(
         StoreErrorKind::Unreachable,
         format!("no connection to Redis at {address} within {within:?}: {doubt}"),

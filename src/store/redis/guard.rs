@@ -287,7 +287,8 @@ impl Gate {
 /// Nothing is granted for now.
 pub(super) fn changed(left: Duration) -> StoreError {
     let message = "the Redis is another one or has lost records, and for some seconds nothing is granted, \
-                   so that owners that are alive can write theirs again";
+                   so that owners that are alive can write theirs again; OnDataLoss::Refuse after a loss \
+                   waits for RedisStore::accept_data_loss besides";
     StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(left)
 }
 

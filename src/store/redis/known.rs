@@ -11,18 +11,21 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
     again,
     guard::{Guard, Uneasy},
     info::Info,
-    preflight::{Accepted, Findings, Level, Preflight, inspect},
+    preflight::{Accepted, Findings, Level, Preflight, clock, inspect},
 };
 #[cfg(feature = "redis-cluster")]
 use super::{cluster::Cluster, member::Member, origin::Place};
 use crate::{store::StoreError, telemetry};
+
+/// What a server said of its time may have been on its way for so long, and still be the last that was heard.
+const HEARD_LATE: Duration = Duration::from_millis(500);
 
 /// What is known of a server.
 pub(super) struct Known {
@@ -260,11 +263,23 @@ impl Known {
         }
     }
 
-    /// What the node says of itself later on.
-    #[cfg(feature = "redis-cluster")]
+    /// What the server of a connection says of itself later on. Its history of data may have another name by
+    /// then though it goes on: a primary to which a replica comes that had none for a while gives it one. It
+    /// remembers no other's then, as it would if it had been a replica in between.
     pub(super) fn goes_by(&self, info: &Info) {
+        #[cfg(feature = "redis-cluster")]
         if let Some(member) = self.member.get() {
             member.goes_by(info);
+        }
+        let goes_on = !info.is_replica()
+            && info
+                .get("master_replid2")
+                .is_some_and(|other| other.bytes().all(|byte| byte == b'0'));
+        let Some(identity) = info.identity().filter(|_| goes_on) else { return };
+        let run = |identity: &str| identity.split(':').next().map(str::to_owned);
+        let mut known = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_deref().is_some_and(|known| run(known) == run(&identity)) {
+            *known = Some(identity);
         }
     }
 
@@ -296,10 +311,12 @@ impl Known {
         self.member.get().map(Member::covered)
     }
 
-    /// Tells what is wrong with the server of a new connection, unless that was told before.
-    pub(super) fn tell_fitness(&self, info: Option<&Info>) {
-        let mut findings = Findings::about(&self.address);
-        inspect(&mut findings, info, self.is_in_cluster(), &self.accepted());
+    /// Tells what is wrong with the server of a new connection, unless that was told before. By its clock it
+    /// is `now_ms`, as it was last heard.
+    pub(super) fn tell_fitness(&self, info: Option<&Info>, now_ms: u64) {
+        let (mut findings, accepted) = (Findings::about(&self.address), self.accepted());
+        inspect(&mut findings, info, self.is_in_cluster(), &accepted);
+        clock(&mut findings, now_ms, HEARD_LATE, &accepted);
         let report = Preflight::new(findings.into_vec());
         let gist = report.gist();
         let told = std::mem::replace(&mut self.fitness().told, gist.clone());

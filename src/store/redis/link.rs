@@ -40,7 +40,7 @@ const TIMEOUTS_IN_A_ROW: u32 = 3;
 
 /// Where the connection is found.
 pub(super) struct Link {
-    origin: Arc<Origin>,
+    pub(super) origin: Arc<Origin>,
     address: String,
     status: watch::Sender<Status>,
     generations: AtomicU64,
@@ -160,11 +160,6 @@ impl Link {
         }
     }
 
-    /// What to ask oneself where nothing answers.
-    pub(super) fn doubt(&self) -> &'static str {
-        self.origin.doubt()
-    }
-
     /// Nobody is let through but the one that tries.
     fn suspended(&self) -> StoreError {
         let pause = match &*self.status.borrow() {
@@ -175,7 +170,7 @@ impl Link {
             "Redis at {} has not answered for some time, so nobody waits for it now; it is tried \
              again all the time, one attempt at a time: {}",
             self.address,
-            self.doubt()
+            self.origin.doubt()
         );
         StoreError::new(StoreErrorKind::Suspended, message).with_retry_after(pause)
     }
@@ -346,10 +341,10 @@ impl Task {
                 }
             }
             Ok(Err(failure)) => {
-                self.failed(&link, &explain(&link.address, "the connection", failure))
+                self.failed(&link, &explain(&link.address, "the connection", failure));
             }
             Err(_) => {
-                let (address, doubt) = (&link.address, link.doubt());
+                let (address, doubt) = (&link.address, link.origin.doubt());
                 let message =
                     format!("no answer from Redis at {address} within {CONNECT_WITHIN:?}: {doubt}");
                 self.failed(&link, &StoreError::new(StoreErrorKind::Timeout, message));

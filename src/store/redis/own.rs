@@ -153,6 +153,20 @@ mod tests {
     }
 
     #[test]
+    fn completions_are_kept_for_a_minute_and_their_room_is_given_back() {
+        let own = Own::default();
+        let second = Duration::from_secs(1);
+        own.completed(&grant(second), kept(10));
+        own.completed(&grant(second), kept(20));
+        let now = Instant::now();
+        let mut inner = own.inner();
+        inner.forget(now + 59 * second);
+        assert_eq!((inner.done.len(), inner.bytes), (2, 30));
+        inner.forget(now + 61 * second);
+        assert_eq!((inner.done.len(), inner.bytes), (0, 0));
+    }
+
+    #[test]
     fn grants_that_nobody_renews_are_not_written_again_and_do_not_pile_up() {
         let own = Own::default();
         let (alive, ended) = (grant(Duration::from_secs(30)), grant(Duration::from_secs(30)));

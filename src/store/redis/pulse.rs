@@ -34,14 +34,14 @@ pub(super) async fn watch(
         if !link.is_side() {
             let lane = Lane::new(&link, &connection, Instant::now(), false);
             again::attend(&lane, look % CANARY_EACH == 0).await;
-            #[cfg(feature = "redis-cluster")]
             if look % CANARY_EACH == 1 {
                 again::ask_for_history(&lane).await;
             }
         }
         // Not at once: until then the program may say what it accepts.
         if look == 1 && !link.is_side() {
-            link.known.tell_fitness(connection.info());
+            let now_ms = connection.server_ms(Instant::now());
+            link.known.tell_fitness(connection.info(), now_ms);
         }
         beat(&link, &connection).await;
         #[cfg(feature = "redis-sentinel")]

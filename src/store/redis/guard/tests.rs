@@ -45,6 +45,21 @@ fn f7_a_new_server_grants_nothing_for_a_third_of_the_lease_and_takes_over_nothin
 }
 
 #[test]
+fn a_ledger_is_asked_for_a_day_after_a_loss_and_not_for_longer() {
+    let hour = 60 * 60 * SECOND;
+    let asked = |ago: Duration| {
+        let guard = Guard::new("p:".into());
+        guard.lost.begin_at(changed_ago(ago).expect("clocks may be set back that far"));
+        let mut claim = claim(30 * SECOND);
+        claim.if_forgotten = IfForgotten::Tell;
+        guard.gate(None, &claim)
+    };
+    assert_eq!(asked(hour), Gate::Told);
+    assert_eq!(asked(23 * hour), Gate::Told);
+    assert_eq!(asked(25 * hour), Gate::Open);
+}
+
+#[test]
 fn a_new_server_does_not_call_a_token_unknown_before_owners_could_write_again() {
     let left = 10 * SECOND;
     let held = Gate::Held(left).judge(Claimed::TokenUnknown).unwrap_err();
@@ -120,4 +135,11 @@ fn a_loss_that_is_not_to_be_gone_over_is_refused_until_it_is_accepted() {
     assert_eq!(guard.gate(None, &asked), Gate::Open);
     asked.if_forgotten = IfForgotten::Tell;
     assert_eq!(guard.gate(None, &asked), Gate::Told, "what was lost is lost");
+}
+
+#[test]
+fn whoever_is_refused_in_the_pause_after_a_loss_reads_that_it_may_not_end_by_itself() {
+    let held = Gate::Held(SECOND).judge(Claimed::Free).unwrap_err();
+    assert!(held.to_string().contains("accept_data_loss"), "{held}");
+    assert_eq!(held.retry_after(), Some(SECOND));
 }

@@ -7,10 +7,10 @@ mod run;
 use std::{error::Error, fmt, time::Duration};
 
 use dry_run::dry_run;
-pub(super) use inspect::inspect;
+use inspect::fsync;
 #[cfg(feature = "redis-cluster")]
 use inspect::slots;
-use inspect::{clock, fsync};
+pub(super) use inspect::{clock, inspect};
 
 /// What was found out about the servers of a [`RedisStore`](crate::RedisStore), and what to do about
 /// it: see [`RedisStore::preflight`](crate::RedisStore::preflight).

@@ -57,7 +57,8 @@ impl RedisStore {
     /// Looks whether the server is one that records can be trusted to, and tries all transitions on a
     /// key of its own: version, role, eviction, memory, persistence, replicas, scripts, clock. What the
     /// server does not say is said to be hidden, not guessed. Call it once when the program starts; after
-    /// each reconnect the same is looked at but for the scripts, and told as an event if it is not well.
+    /// each reconnect the same is looked at but for the scripts and `appendfsync`, and told as an event if
+    /// it is not well.
     ///
     /// It takes a second at most if the server cannot be reached, and is a report then too.
     ///
