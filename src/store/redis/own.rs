@@ -19,6 +19,11 @@ use crate::{
 const COMPLETIONS_FOR: Duration = Duration::from_secs(60);
 const COMPLETIONS_AT_MOST: usize = 50_000;
 const BYTES_AT_MOST: usize = 16 * 1024 * 1024;
+/// Answers shorter than this are copied. Kept as they are, each would keep a place of the heap for a
+/// minute, and whatever a busy process allocates would come from memory that no cache has any more.
+const COPIED_BELOW: usize = 4 * 1024;
+/// A buffer of this size is kept, however little is in it.
+const SMALL: usize = 64 * 1024;
 /// Fewer grants than this are not looked through for those that are over.
 const FEW: usize = 1024;
 
@@ -34,6 +39,9 @@ struct Inner {
     /// As many grants are looked through for those that are over.
     look_through_at: usize,
     done: VecDeque<Done>,
+    /// The short answers of all of them, one behind the other.
+    short: VecDeque<u8>,
+    /// Of all answers.
     bytes: usize,
 }
 
@@ -45,7 +53,23 @@ struct Held {
 struct Done {
     at: Instant,
     grant: Grant,
-    kept: Kept,
+    retention: Duration,
+    payload: Payload,
+}
+
+enum Payload {
+    /// The next so many of the short ones.
+    Short(usize),
+    Long(Bytes),
+}
+
+impl Payload {
+    fn len(&self) -> usize {
+        match self {
+            Self::Short(length) => *length,
+            Self::Long(answer) => answer.len(),
+        }
+    }
 }
 
 impl Held {
@@ -79,14 +103,21 @@ impl Own {
 
     /// The grant is over, and this is stored of it.
     pub(super) fn completed(&self, grant: &Grant, kept: Kept) {
-        let mut inner = self.inner();
-        inner.grants.remove(&grant.token);
-        inner.bytes += kept.payload.len();
-        let now = Instant::now();
+        let Kept { payload, retention } = kept;
+        let at = Instant::now();
         // Completed records have no label: there is no need to hold it for a minute.
         let grant = Grant { label: Bytes::new(), ..grant.clone() };
-        inner.done.push_back(Done { at: now, grant, kept });
-        inner.forget(now);
+        let mut inner = self.inner();
+        inner.grants.remove(&grant.token);
+        inner.bytes += payload.len();
+        let payload = if payload.len() < COPIED_BELOW {
+            inner.short.extend(&payload[..]);
+            Payload::Short(payload.len())
+        } else {
+            Payload::Long(payload)
+        };
+        inner.done.push_back(Done { at, grant, retention, payload });
+        inner.forget(at);
     }
 
     /// The grants that are held, and what was completed.
@@ -95,8 +126,15 @@ impl Own {
         inner.forget(Instant::now());
         let held = inner.grants.values().filter(|held| !held.is_over());
         let held = held.map(|held| held.grant.clone()).collect();
-        let done = inner.done.iter().map(|done| (done.grant.clone(), done.kept.clone())).collect();
-        (held, done)
+        let mut short = inner.short.iter().copied();
+        let done = inner.done.iter().map(|done| {
+            let payload = match &done.payload {
+                Payload::Short(length) => short.by_ref().take(*length).collect(),
+                Payload::Long(answer) => answer.clone(),
+            };
+            (done.grant.clone(), Kept::new(payload, done.retention))
+        });
+        (held, done.collect())
     }
 }
 
@@ -107,8 +145,15 @@ impl Inner {
                 || self.done.len() > COMPLETIONS_AT_MOST
                 || self.bytes > BYTES_AT_MOST)
         {
-            self.bytes -= oldest.kept.payload.len();
+            self.bytes -= oldest.payload.len();
+            if let Payload::Short(length) = oldest.payload {
+                self.short.drain(..length);
+            }
             self.done.pop_front();
+        }
+        if self.short.capacity() > SMALL && self.short.len() < self.short.capacity() / 8 {
+            let twice = 2 * self.short.len();
+            self.short.shrink_to(twice.max(SMALL));
         }
     }
 }
@@ -132,6 +177,46 @@ mod tests {
 
     fn kept(bytes: usize) -> Kept {
         Kept::new(Bytes::from(vec![0; bytes]), COMPLETIONS_FOR)
+    }
+
+    #[test]
+    fn every_answer_comes_back_with_its_own_grant_whatever_was_forgotten_before_it() {
+        let own = Own::default();
+        let lengths = [0, 1, COPIED_BELOW - 1, COPIED_BELOW, 3 * COPIED_BELOW, 7];
+        let mut all = Vec::new();
+        for nth in 0..6000 {
+            let payload = vec![nth as u8; lengths[nth % lengths.len()]];
+            let retention = Duration::from_millis(nth as u64 + 1);
+            let completed = (grant(COMPLETIONS_FOR), Kept::new(payload.into(), retention));
+            own.completed(&completed.0, completed.1.clone());
+            all.push(completed);
+        }
+        let kept = own.all().1;
+        assert!((100..6000).contains(&kept.len()), "some were forgotten: {}", kept.len());
+        let newest = &all[all.len() - kept.len()..];
+        for ((grant, kept), (own_grant, own_kept)) in newest.iter().zip(&kept) {
+            assert_eq!(grant, own_grant);
+            assert!(kept.payload == own_kept.payload && kept.retention == own_kept.retention);
+        }
+        let inner = own.inner();
+        assert!(inner.bytes <= BYTES_AT_MOST);
+        let short =
+            |done: &Done| matches!(done.payload, Payload::Short(_)).then(|| done.payload.len());
+        assert_eq!(inner.short.len(), inner.done.iter().filter_map(short).sum::<usize>());
+    }
+
+    #[test]
+    fn the_room_of_many_short_answers_is_given_back() {
+        let own = Own::default();
+        for _ in 0..1000 {
+            own.completed(&grant(COMPLETIONS_FOR), kept(COPIED_BELOW - 1));
+        }
+        assert!(own.inner().short.capacity() > 8 * SMALL);
+        // Two of these are all that there is room for.
+        for _ in 0..3 {
+            own.completed(&grant(COMPLETIONS_FOR), kept(BYTES_AT_MOST / 2));
+        }
+        assert!(own.inner().short.capacity() <= SMALL + 1);
     }
 
     #[test]
