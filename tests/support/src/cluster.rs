@@ -80,7 +80,26 @@ impl RedisCluster {
                 .await;
             wait(async || text(replica.command(&["INFO"]).await).contains("master_link_status:up"))
                 .await;
+            self.write_through(nth - 3, replica).await;
         }
+    }
+
+    /// Until its primary has heard from it, up to a second after the link is up, a replica is told of no
+    /// write and acknowledges none.
+    async fn write_through(&self, primary: usize, replica: &RedisServer) {
+        let mut keys = (0..).map(|number| format!("through-{number}"));
+        let key = loop {
+            let key = keys.next().expect("there is no end of them");
+            if usize::from(self.slot(&key).await / (SLOTS / 3)) == primary {
+                break key;
+            }
+        };
+        let primary = &self.nodes[primary];
+        let (set, gone) = (["SET", &key, ""], ["DEL", &key]);
+        wait(async || primary.command(&set).await == Value::Okay).await;
+        wait(async || replica.command(&["DBSIZE"]).await == Value::Int(1)).await;
+        primary.command(&gone).await;
+        wait(async || replica.command(&["DBSIZE"]).await == Value::Int(0)).await;
     }
 
     /// The id of a node.
