@@ -9,13 +9,11 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tracing::{Instrument, Span, instrument::Instrumented};
+use tracing::{Instrument, Span};
 
 use crate::body::ResponseBody;
 
-/// The span is around the box, so that what is in it need not be moved into the span first.
-type Protected<R, E> =
-    Instrumented<Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>>;
+type Protected<R, E> = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<R>>, E>> + Send>>;
 
 pin_project! {
     /// The future of [`Idempotency`](crate::Idempotency): the inner service's own where no rule
@@ -48,8 +46,8 @@ impl<F, R, E> ResponseFuture<F, R, E> {
         future: impl Future<Output = Result<Response<ResponseBody<R>>, E>> + Send + 'static,
         span: Span,
     ) -> Self {
-        let future: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(future);
-        Self { state: State::Protected { future: future.instrument(span) } }
+        // The span is in the box: around it, it would make the futures larger that only pass through.
+        Self { state: State::Protected { future: Box::pin(future.instrument(span)) } }
     }
 }
 
@@ -65,7 +63,7 @@ where
                 let response = ready!(future.poll(cx))?;
                 Poll::Ready(Ok(response.map(ResponseBody::untouched)))
             }
-            StateProjection::Protected { future } => Pin::new(future).poll(cx),
+            StateProjection::Protected { future } => future.as_mut().poll(cx),
         }
     }
 }
