@@ -254,7 +254,17 @@ fn conclude<R, E>(
                 let grpc = is_grpc(response.headers());
                 Ok(Ok(execution.instead(stored, grpc).unwrap_or(response)))
             }
-            Ok(judged) => Box::pin(execution.give_back(judged)).await.map(Ok),
+            Ok(Judged { response, broken, ending: Ok(Ending::Release(reason)), .. }) => {
+                Box::pin(execution.give_back(reason, broken)).await;
+                Ok(Ok(response))
+            }
+            Ok(Judged { response, ending: Err(panic), .. }) => {
+                uncertain("Policy::keep_if panicked").await;
+                match execution.operation.subject().rule.policy().observe {
+                    true => Ok(Ok(response)),
+                    false => Err(panic),
+                }
+            }
             Err(Ok(error)) => {
                 uncertain("the handler ended in an error").await;
                 Ok(Err(error))
@@ -312,25 +322,14 @@ impl Execution {
     }
 
     /// Tells the store of an answer that is not kept.
-    async fn give_back<R>(&self, judged: Judged<R>) -> Result<Response<ResponseBody<R>>, Panic> {
-        let Judged { response, broken, ending, .. } = judged;
-        match ending {
-            Ok(Ending::UNCERTAIN) if broken => {
-                self.settlement.uncertain("the answer broke off").await;
-            }
-            Ok(Ending::UNCERTAIN) => {
+    async fn give_back(&self, reason: Reason, broken: bool) {
+        match reason {
+            Reason::Unknown if broken => self.settlement.uncertain("the answer broke off").await,
+            Reason::Unknown => {
                 self.settlement.uncertain("its answer says that nobody knows").await;
             }
-            Ok(Ending::Release(reason)) => self.settlement.release(reason).await,
-            Ok(Ending::Keep) => unreachable!("what is kept is not given back"),
-            Err(panic) => {
-                self.settlement.uncertain("Policy::keep_if panicked").await;
-                if !self.operation.subject().rule.policy().observe {
-                    return Err(panic);
-                }
-            }
+            reason => self.settlement.release(reason).await,
         }
-        Ok(response)
     }
 
     /// What the client gets instead of its handler's answer, if something else is the answer that

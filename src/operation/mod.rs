@@ -4,10 +4,9 @@
 //! for work that is no request, `observe` for a request that is only observed. What they call is here:
 //! `claimant` asks for the grant and answers for what it asked, `capture` reads bodies, `wait`, with
 //! `poller`, and `recovery` are for requests that were not granted, `recent` for those that need no grant,
-//! `seal` looks after the row of an answer
-//! where there is a ledger, `mismatch` says no to another request under a known identity, `replay` answers
-//! from the store,
-//! `keeper` does what outlives a request, `detach` keeps a run going when its client leaves.
+//! `seal` looks after the row of an answer where there is a ledger, `mismatch` says no to another request
+//! under a known identity, `replay` answers from the store, `keeper` does what outlives a request,
+//! `detach` keeps a run going when its client leaves, `then` puts one part of it after the other.
 
 mod capture;
 mod claimant;
