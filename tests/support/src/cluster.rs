@@ -192,6 +192,22 @@ impl RedisCluster {
         for nth in [to, from] {
             ok(&self.nodes[nth], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
         }
+        // A node that has not heard of the other's new epoch yet takes the next slot from it under an older
+        // one, and loses it again to the news.
+        let started = Instant::now();
+        while self.epoch(from, to).await != self.epoch(to, to).await {
+            assert!(started.elapsed() < READY_WITHIN, "no news of node {to} comes to node {from}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The epoch of one node as another knows it.
+    async fn epoch(&self, told_by: usize, of: usize) -> String {
+        let nodes = text(self.nodes[told_by].command(&["CLUSTER", "NODES"]).await);
+        let id = self.id(of).await;
+        let line = nodes.lines().find(|line| line.starts_with(&id));
+        let epoch = line.and_then(|line| line.split(' ').nth(6));
+        epoch.expect("a node is known to the others, and its epoch").to_owned()
     }
 }
 
