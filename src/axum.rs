@@ -11,13 +11,20 @@ use http::{StatusCode, request::Parts};
 
 use crate::{
     body::{RequestBody, Whole},
+    in_words,
     operation::Operation,
     record::Answer,
 };
 
 /// There is no [`Operation`]: no idempotency layer has granted this request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct OperationMissing(());
+
+impl std::fmt::Debug for OperationMissing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        in_words::debug(f, None, self)
+    }
+}
 
 impl std::fmt::Display for OperationMissing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,6 +4,7 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use super::{Found, Operations, Standing};
 use crate::{
+    in_words,
     ledger::{DynLedger, Ledger, LedgerEntry, LedgerError, LedgerRow, Sealed},
     operation::{find_row, seal_row, storable},
     record::{Answer, ClaimToken, Kind, RecordKey, State},
@@ -99,7 +100,6 @@ pub enum SettleErrorKind {
 }
 
 /// An operation was not settled, or, where the store did not answer, may not be.
-#[derive(Debug)]
 pub struct SettleError {
     kind: SettleErrorKind,
     message: String,
@@ -135,6 +135,12 @@ impl SettleError {
 
     fn may_be_running(why: String) -> Self {
         Self::new(SettleErrorKind::MayBeRunning, why)
+    }
+}
+
+impl fmt::Debug for SettleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, Some(&self.kind), self)
     }
 }
 

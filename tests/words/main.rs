@@ -1,6 +1,7 @@
 //! What the documents say, held against what the code does.
 
 mod app;
+mod errors;
 mod events;
 mod problems;
 mod readme;
