@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use tower_idempotency::RedisStore;
+use tower_idempotency::{RedisStore, store::RedisServers};
 use tower_idempotency_test_support::RedisServer;
 
 type Ended = Result<(), Box<dyn std::error::Error>>;
@@ -52,4 +52,38 @@ async fn a_program_that_insists_on_its_preflight_ends_with_the_report() {
     assert!(report.contains("\n  ERROR    eviction "), "{report}");
     let good = RedisServer::builder().append_only().start().await;
     start(&good.url()).await.unwrap();
+}
+
+#[test]
+fn a_url_as_other_clients_write_it_is_answered_with_what_to_use_here() {
+    let sentinel = "RedisStore::of(RedisServers::sentinel(..))";
+    let cluster = "RedisStore::of(RedisServers::cluster(..))";
+    for (url, named) in [
+        ("redis+sentinel://:hunter2@a:26379,b:26379/mymaster", &[sentinel][..]),
+        ("redis-sentinel://hunter2@a:26379/0#mymaster", &[sentinel]),
+        ("rediss+sentinel://a:26379/mymaster/0", &[sentinel]),
+        ("REDIS+SENTINEL://a/mymaster", &[sentinel]),
+        ("redis+cluster://:hunter2@a:6379", &[cluster]),
+        ("rediss-cluster://a:6379,b:6379", &[cluster]),
+        ("redis://:hunter2@a:6379,b:6379,c:6379", &[cluster, sentinel]),
+        ("redis://a,b/0", &[cluster, sentinel]),
+        ("rediss://:hunter2@a:6379,b:6379", &[cluster, sentinel]),
+    ] {
+        for error in [
+            RedisStore::lazy(url).unwrap_err(),
+            RedisServers::sentinel([url], "redis://mymaster").unwrap_err(),
+            RedisServers::cluster([url]).unwrap_err(),
+        ] {
+            assert!(error.is_refused());
+            let message = error.to_string();
+            for way in [sentinel, cluster] {
+                assert_eq!(message.contains(way), named.contains(&way), "{url}: {message}");
+            }
+            assert!(!message.contains("hunter2") && !message.contains("feature"), "{message}");
+        }
+    }
+    // A comma, or such a word, elsewhere than there.
+    for url in ["redis://:a,b@host:6379", "redis://sentinel:26379", "redis://cluster.shop:6379/1"] {
+        RedisStore::lazy(url).expect(url);
+    }
 }
