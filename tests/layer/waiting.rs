@@ -397,6 +397,40 @@ async fn a_waiter_hears_no_answer_that_is_older_than_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_comes_while_a_look_is_on_its_way_hears_nothing_that_is_older_than_it() {
+    let (house, door) = with_door(api().wait(120 * SECOND).call_within(10 * SECOND), 504);
+    let first = house.client("k");
+    door.came().await;
+    let looking = house.client("k");
+    let waiting = house.client("k");
+    settle().await;
+    let gate = Gate::new();
+    house.faults.next(Transition::Claim, Fault::HoldAnswer(gate.clone()));
+    door.let_one_in();
+    first.await.unwrap().is_executed();
+    // It has seen that nobody knows, and is about to hear so.
+    gate.arrived(1).await;
+    let operations = Operations::new(house.store.clone());
+    let page = operations.list(Cursor::START, 10).await.unwrap();
+    operations.settle(&page.operations[0], Settle::not_done("a test").forced()).await.unwrap();
+    let again = house.client("k");
+    door.came().await;
+    let late = house.client("k");
+    settle().await;
+    gate.open();
+    looking.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    sleep(10 * SECOND).await;
+    assert!(!late.is_finished() && !waiting.is_finished(), "it runs again");
+    door.let_one_in();
+    again.await.unwrap().is_executed();
+    let ended = Instant::now();
+    for waiter in [late, waiting] {
+        waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    }
+    assert_eq!(ended.elapsed(), std::time::Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_held_up_holds_up_no_other() {
     let (house, door) = with_door(api().wait(120 * SECOND), 200);
     let first = house.client("k");
