@@ -165,6 +165,9 @@ impl<S: Store> Operations<S> {
     /// one that was given up that is so where an earlier attempt may be. A store that has just changed
     /// may have lost signs of life, and refuses *not done* for one lease.
     ///
+    /// Requests that wait for the operation, in whatever process, hear of it at their next look: half a
+    /// second later at most. No layer knows that its store is settled in, not even one of the same process.
+    ///
     /// # Errors
     ///
     /// When it is refused, when the operation has changed, and when the store or the ledger cannot

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_idempotency::{
-    Policy, RefusalKind,
+    Answer, Policy, RefusalKind,
     operations::{Operations, Settle},
     store::{Cursor, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
@@ -394,6 +394,22 @@ async fn a_waiter_hears_no_answer_that_is_older_than_it() {
     door.let_one_in();
     again.await.unwrap().is_executed();
     waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_by_hand_is_heard_of_at_the_next_look() {
+    let (house, _door, clients) = crowd(api().wait(120 * SECOND), 200, 5).await;
+    sleep(60 * SECOND).await;
+    let operations = Operations::new(house.store.clone());
+    let page = operations.list(Cursor::START, 10).await.unwrap();
+    let verdict = Settle::done(Answer::text("by hand"), "a test").forced();
+    operations.settle(&page.operations[0], verdict).await.unwrap();
+    let settled = Instant::now();
+    for waiter in clients.into_iter().skip(1) {
+        assert_eq!(waiter.await.unwrap().is_replayed().text(), "by hand");
+    }
+    let took = settled.elapsed();
+    assert!(took <= std::time::Duration::from_millis(502), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
