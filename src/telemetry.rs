@@ -149,6 +149,14 @@ pub(crate) fn waiting(key: &RecordKey) {
     );
 }
 
+/// A layer was made with no rule.
+pub(crate) fn no_rule() {
+    warn!(
+        "no rule: a layer was made without one, so that it protects nothing: name the routes in its \
+         rules, or leave the layer out"
+    );
+}
+
 /// No request has met a rule.
 pub(crate) fn rule_never_hit(rule: &Rule, passed: u64) {
     warn!(
