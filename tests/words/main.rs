@@ -3,6 +3,7 @@
 mod app;
 mod errors;
 mod events;
+mod lowest;
 mod problems;
 mod readme;
 mod redis;
