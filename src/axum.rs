@@ -29,8 +29,9 @@ impl std::fmt::Debug for OperationMissing {
 impl std::fmt::Display for OperationMissing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
-            "this handler asks for an Operation, but no idempotency rule is for its request: put \
-             an IdempotencyLayer around the route, with a rule for its method and path, or ask for \
+            "this handler asks for an Operation, and its request has none. Either no idempotency rule is \
+             for it: put an IdempotencyLayer around the route, with a rule for its method and path. Or \
+             the policy lets it pass without an identity (Policy::optional, Policy::observe): ask for \
              Option<Operation>",
         )
     }
