@@ -129,3 +129,21 @@ impl std::error::Error for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_message_and_what_the_database_said() {
+        let said = sqlx::Error::PoolClosed.to_string();
+        let closed =
+            Error::new(Kind::Database { error: sqlx::Error::PoolClosed, retryable: false });
+        assert_eq!(
+            format!("{closed:?}"),
+            format!("the database refused or could not be reached: {said}")
+        );
+        let open = Error::new(Kind::Unanswered { table: "dedup", id: 7 });
+        assert_eq!(format!("{open:?}"), open.to_string());
+    }
+}
