@@ -142,6 +142,14 @@ impl Reply {
         Ok(self.rest.split_to(length))
     }
 
+    fn skip(&mut self, length: usize) -> Result<(), StoreError> {
+        if self.rest.len() < length {
+            return self.garbled();
+        }
+        self.rest.advance(length);
+        Ok(())
+    }
+
     /// All that is left.
     fn payload(&mut self) -> Bytes {
         std::mem::take(&mut self.rest)
@@ -303,10 +311,10 @@ impl Reply {
 
     /// A completed record as it stands in the store.
     fn completed(&mut self) -> Result<Completed, StoreError> {
-        let mut header = Self { rest: self.bytes(HEADER)?, ..*self };
-        header.bytes(TIMES.start)?;
-        let age = header.number().map(|stored| self.since(stored))?;
-        let (fence, attempt) = (header.fence()?, header.attempt()?);
+        self.skip(TIMES.start)?;
+        let age = self.number().map(|stored| self.since(stored))?;
+        let (fence, attempt) = (self.fence()?, self.attempt()?);
+        self.skip(HEADER - TIMES.end)?;
         Ok(Completed::new(age, fence, attempt, self.payload()))
     }
 
