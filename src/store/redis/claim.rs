@@ -3,6 +3,7 @@
 //! What most claims need stands in one small future; what few need is in boxes, since each would make
 //! every claim as large.
 
+use bytes::Bytes;
 use redis::Value;
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ const FETCHES_AT_MOST: usize = 3;
 pub(super) struct Claiming<'a> {
     pub(super) store: &'a RedisStore,
     /// Of the record.
-    pub(super) name: &'a str,
+    pub(super) name: &'a [u8],
     pub(super) claim: &'a Claim,
     pub(super) asked: Instant,
 }
@@ -67,7 +68,7 @@ impl Claiming<'_> {
         let claimed = match answer {
             Answer::Claimed(claimed) => claimed,
             Answer::Untrusted => return Err(guard::changed(self.claim.lease / 3).into()),
-            Answer::Fetch(times) => Box::pin(self.fetch(lane, &command, &times)).await?,
+            Answer::Fetch(times) => Box::pin(self.fetch(lane, &command, times)).await?,
         };
         if let Claimed::Granted(grant) = &claimed {
             self.store.guard.own.holds(grant);
@@ -164,9 +165,8 @@ impl Claiming<'_> {
         &self,
         lane: &Lane<'_>,
         command: &Command,
-        times: &[u8],
+        mut times: Bytes,
     ) -> Result<Claimed, Failure> {
-        let mut times = times.to_vec();
         for _ in 0..FETCHES_AT_MOST {
             let record = lane.send(&command::whole(self.name)).await?;
             if let Value::ServerError(error) = record {
@@ -178,7 +178,7 @@ impl Claiming<'_> {
             match self.told(lane, lane.run(&script::CLAIM, command).await?)? {
                 Answer::Claimed(claimed) => return Ok(claimed),
                 Answer::Untrusted => return Err(guard::changed(self.claim.lease / 3).into()),
-                Answer::Fetch(others) => times = others.to_vec(),
+                Answer::Fetch(others) => times = others,
             }
         }
         Err(reply::garbled("claim").into())

@@ -28,7 +28,8 @@ impl Command {
         Self { words: start.words, spelled }
     }
 
-    /// One more argument, of any bytes.
+    /// One more argument, of any bytes. Of an array the length is known before it runs.
+    #[inline]
     pub(super) fn arg(mut self, argument: impl AsRef<[u8]>) -> Self {
         let argument = argument.as_ref();
         self.length(argument.len());
@@ -43,6 +44,7 @@ impl Command {
         self.arg(itoa::Buffer::new().format(number))
     }
 
+    #[inline]
     fn length(&mut self, length: usize) {
         let spelled = &mut self.spelled;
         match length {

@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl RedisStore {
-    pub(super) fn name(&self, key: &RecordKey) -> String {
+    pub(super) fn name(&self, key: &RecordKey) -> Vec<u8> {
         command::name(self.guard.prefix(), key)
     }
 
@@ -37,7 +37,7 @@ impl RedisStore {
     fn run(
         &self,
         script: &'static Script,
-        name: &str,
+        name: &[u8],
         command: &Command,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         async move {
