@@ -8,7 +8,7 @@ mod observe;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::led::Led;
@@ -287,8 +287,12 @@ impl Way {
             Takeover::Any => Previous::AbandonedUnknown,
             Takeover::Only(_) => Previous::AbandonedNotDone,
         };
-        let grant = self.claimant.asks().granted(Fence::NONE, 1, previous);
-        Granted { grant, since: Instant::now() }
+        Granted { grant: self.no_grant(previous), since: Instant::now() }
+    }
+
+    /// What stands for a grant where there is none.
+    pub(super) fn no_grant(&self, previous: Previous) -> Grant {
+        self.claimant.asks().granted(Fence::NONE, 1, previous)
     }
 
     fn call_within(&self) -> Duration {
@@ -324,14 +328,15 @@ fn unasked(policy: &Policy) -> Takeover {
 
 /// What an operator reads of the operation while it is unfinished.
 fn label(subject: &Subject) -> Bytes {
-    let mut label = BytesMut::with_capacity(64);
-    label.put_slice(subject.rule.name().as_bytes());
-    label.put_u8(b' ');
+    let (rule, identity) = (subject.rule.name().as_bytes(), subject.identity.as_bytes());
+    let mut label = Vec::with_capacity(rule.len() + 1 + identity.len());
+    label.extend_from_slice(rule);
+    label.push(b' ');
     if subject.rule.policy().private_label {
-        label.put_slice(subject.record.digest().as_bytes());
+        label.extend_from_slice(subject.record.digest().as_bytes());
     } else {
-        label.put_slice(subject.identity.as_bytes());
+        label.extend_from_slice(identity);
     }
     label.truncate(LABEL_AT_MOST);
-    label.freeze()
+    label.into()
 }

@@ -134,15 +134,15 @@ impl Connection {
     }
 
     /// Sends one command.
-    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
-        self.wire.send(command).await
+    pub(super) fn send(&self, command: &Command) -> impl Future<Output = Result<Value, Failure>> {
+        self.wire.send(command)
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+    pub(super) fn send_all<C: Borrow<Command> + Sync>(
         &self,
         commands: &[C],
-    ) -> Result<Vec<Value>, Failure> {
-        self.wire.send_all(commands).await
+    ) -> impl Future<Output = Result<Vec<Value>, Failure>> {
+        self.wire.send_all(commands)
     }
 }

@@ -68,26 +68,29 @@ impl<'a> Lane<'a> {
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+    pub(super) fn send_all<C: Borrow<Command> + Sync>(
         &self,
         commands: &[C],
-    ) -> Result<Vec<Value>, Failure> {
-        self.connection.send_all(commands).await
+    ) -> impl Future<Output = Result<Vec<Value>, Failure>> {
+        self.connection.send_all(commands)
     }
 
     /// Runs a script by its hash, and by its text where the server does not know it.
-    pub(super) async fn run(
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+    pub(super) fn run(
         &self,
         script: &'static Script,
         command: &Command,
-    ) -> Result<Reply, Failure> {
-        let mut answer = self.send(command).await?;
-        if refused::is_no_script(&answer) {
-            // In a box: it is rare, and every call would be as large.
-            let spelled_out = async { self.send(&script.spelled_out(command)).await };
-            answer = Box::pin(spelled_out).await?;
+    ) -> impl Future<Output = Result<Reply, Failure>> {
+        async move {
+            let mut answer = self.send(command).await?;
+            if refused::is_no_script(&answer) {
+                // In a box: it is rare, and every call would be as large.
+                let spelled_out = async { self.send(&script.spelled_out(command)).await };
+                answer = Box::pin(spelled_out).await?;
+            }
+            self.read(script, answer)
         }
-        self.read(script, answer)
     }
 
     /// What a script answered that something was waited for after: the time it tells is long ago, and would
