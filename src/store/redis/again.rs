@@ -220,9 +220,11 @@ async fn canary(
     new: &str,
     write: bool,
 ) -> Result<String, Failure> {
-    let command = script::CANARY.on(name.as_bytes(), 4, 128).arg(known).arg(new);
-    let command = command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
-    lane.run(&script::CANARY, &command).await?.text().map_err(Failure::from)
+    let command = || {
+        let command = script::CANARY.on(name.as_bytes(), 4, 128).arg(known).arg(new);
+        command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" })
+    };
+    lane.run(&script::CANARY, command).await?.text().map_err(Failure::from)
 }
 
 /// Writes again what this process has there.
@@ -281,7 +283,7 @@ async fn all<'a>(
     for ((command, answer), (owner, name)) in commands.iter().zip(answers).zip(whose) {
         // The server may be another one, which has never heard of the script.
         let reply = match refused::is_no_script(&answer) {
-            true => in_time(lane, lane.run(script, command)).await,
+            true => in_time(lane, lane.run(script, || command.clone())).await,
             false => lane.read(script, answer),
         };
         written.push(match reply {
@@ -309,7 +311,7 @@ async fn elsewhere(
 ) -> Option<Reply> {
     #[cfg(feature = "redis-cluster")]
     if refused::is_elsewhere(error) {
-        let run = Run { script, command };
+        let run = Run { script, command: || command.clone() };
         let call = Call::new(script.name(), WITHIN);
         return lane.link.known.cluster()?.call(&call, name, &run).await.ok();
     }

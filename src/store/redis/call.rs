@@ -101,16 +101,16 @@ pub(super) trait Ask: Sync {
 }
 
 /// A script, run for one record.
-pub(super) struct Run<'a> {
+pub(super) struct Run<C> {
     pub(super) script: &'static Script,
-    pub(super) command: &'a Command,
+    pub(super) command: C,
 }
 
-impl Ask for Run<'_> {
+impl<C: Fn() -> Command + Sync> Ask for Run<C> {
     type Answer = Reply;
 
     async fn ask(&self, lane: &Lane<'_>) -> Result<Reply, Failure> {
-        lane.run(self.script, self.command).await
+        lane.run(self.script, &self.command).await
     }
 }
 

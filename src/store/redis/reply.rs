@@ -142,14 +142,6 @@ impl Reply {
         Ok(self.rest.split_to(length))
     }
 
-    fn skip(&mut self, length: usize) -> Result<(), StoreError> {
-        if self.rest.len() < length {
-            return self.garbled();
-        }
-        self.rest.advance(length);
-        Ok(())
-    }
-
     /// All that is left.
     fn payload(&mut self) -> Bytes {
         std::mem::take(&mut self.rest)
@@ -311,10 +303,10 @@ impl Reply {
 
     /// A completed record as it stands in the store.
     fn completed(&mut self) -> Result<Completed, StoreError> {
-        self.skip(TIMES.start)?;
+        self.array::<{ TIMES.start }>()?;
         let age = self.number().map(|stored| self.since(stored))?;
         let (fence, attempt) = (self.fence()?, self.attempt()?);
-        self.skip(HEADER - TIMES.end)?;
+        self.array::<{ HEADER - TIMES.end }>()?;
         Ok(Completed::new(age, fence, attempt, self.payload()))
     }
 
