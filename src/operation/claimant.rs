@@ -151,7 +151,7 @@ impl Claimant {
 
     /// The handler is started: from now on the execution answers for the grant. Until the time it gives
     /// back, a send that has no answer may still arrive.
-    pub(super) fn started(mut self) -> Option<Instant> {
+    pub(super) fn started(&mut self) -> Option<Instant> {
         let debt = mem::take(&mut self.debt);
         debt.too_late.filter(|_| debt.unanswered > 0)
     }

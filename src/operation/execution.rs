@@ -66,10 +66,9 @@ impl Execution {
     /// Takes the grant over from the claim; `None` when the layer is told to end, and then the claim
     /// is called off.
     pub(super) fn start(way: Way, granted: Granted) -> Option<Self> {
-        let Granted { grant, since } = granted;
-        let (shared, subject, claimant) = way.into_parts();
-        let operation = Operation::new(subject, grant);
-        let watched = shared.keeper.watch(operation.clone(), since)?;
+        let Way { shared, subject, mut claimant, .. } = way;
+        let operation = Operation::new(subject, granted.grant);
+        let watched = shared.keeper.watch(operation.clone(), granted.since)?;
         let claims_until = claimant.started();
         if operation.previous() == Previous::AbandonedUnknown {
             telemetry::rerun(operation.subject(), operation.grant());

@@ -38,9 +38,10 @@ const TOO_LATE: &str = "the claim arrived too late each time";
 
 /// A request on its way to a grant.
 pub(super) struct Way {
-    shared: Arc<Shared>,
-    subject: Subject,
-    claimant: Claimant,
+    pub(super) shared: Arc<Shared>,
+    pub(super) subject: Subject,
+    /// Answers for the grant until it is told that its execution has started.
+    pub(super) claimant: Claimant,
     takeover: Takeover,
     /// The record of another name, where the request was led from the one it gave.
     led: Option<Led>,
@@ -107,12 +108,6 @@ impl Way {
 
     pub(super) fn subject(&self) -> &Subject {
         &self.subject
-    }
-
-    /// What an execution is made of; the claimant answers for the grant until it is told that it has
-    /// started.
-    pub(super) fn into_parts(self) -> (Arc<Shared>, Subject, Claimant) {
-        (self.shared, self.subject, self.claimant)
     }
 
     pub(super) fn shared(&self) -> &Shared {
