@@ -151,7 +151,7 @@ impl Claimant {
 
     /// The handler is started: from now on the execution answers for the grant. Until the time it gives
     /// back, a send that has no answer may still arrive.
-    pub(super) fn started(mut self) -> Option<Instant> {
+    pub(super) fn started(&mut self) -> Option<Instant> {
         let debt = mem::take(&mut self.debt);
         debt.too_late.filter(|_| debt.unanswered > 0)
     }
@@ -184,7 +184,7 @@ impl Claimant {
         now: Instant,
         within: Duration,
     ) -> Option<BoxFuture<Answer>> {
-        let claim = Claim { takeover, within, ..self.claim.clone() };
+        let claim = Box::new(Claim { takeover, within, ..self.claim.clone() });
         if claim.is_look() {
             return None;
         }
@@ -280,8 +280,8 @@ fn not_asked_for() -> StoreError {
 }
 
 /// A claim that only reads.
-pub(super) fn look(claim: &Claim) -> Claim {
-    let mut look = claim.clone();
+pub(super) fn look(claim: &Claim) -> Box<Claim> {
+    let mut look = Box::new(claim.clone());
     look.token = ClaimToken::random();
     look.within = Duration::ZERO;
     look.takeover = Takeover::Refuse;

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
-    policy::Ending,
+    policy::{Ending, Policy},
     record::{Answer, Outcome, Previous, encode},
     refusal::{Refusal, is_grpc},
     store::Reason,
@@ -66,17 +66,15 @@ impl Execution {
     /// Takes the grant over from the claim; `None` when the layer is told to end, and then the claim
     /// is called off.
     pub(super) fn start(way: Way, granted: Granted) -> Option<Self> {
-        let Granted { grant, since } = granted;
-        let (shared, subject, claimant) = way.into_parts();
-        let operation = Operation::new(subject, grant.fence, grant.attempt, grant.previous);
-        let longest = operation.subject().rule.policy().longest_run();
-        let watched = shared.keeper.watch(grant.clone(), operation.clone(), since, longest)?;
+        let Way { shared, subject, mut claimant, .. } = way;
+        let operation = Operation::new(subject, granted.grant);
+        let watched = shared.keeper.watch(operation.clone(), granted.since)?;
         let claims_until = claimant.started();
-        if grant.previous == Previous::AbandonedUnknown {
-            telemetry::rerun(operation.subject(), &grant);
+        if operation.previous() == Previous::AbandonedUnknown {
+            telemetry::rerun(operation.subject(), operation.grant());
         }
         let in_flight = operation.subject().rule.metrics().in_flight();
-        let settlement = Settlement::new(shared, operation.clone(), grant, watched, claims_until);
+        let settlement = Settlement::new(shared, operation.clone(), watched, claims_until);
         Some(Self { operation, settlement, _in_flight: in_flight })
     }
 
@@ -84,12 +82,16 @@ impl Execution {
         self.operation.attempt()
     }
 
+    fn policy(&self) -> &Policy {
+        self.operation.subject().rule.policy()
+    }
+
     /// What an answer means of which the handler does not say it in its extensions: the handler's
     /// mark counts over the policy.
     fn ending(&self, answer: &Answer) -> Ending {
         match self.operation.is_uncertain() {
             true => Ending::UNCERTAIN,
-            false => self.operation.subject().rule.policy().ending_of(answer),
+            false => self.policy().ending_of(answer),
         }
     }
 }
@@ -98,13 +100,13 @@ impl Execution {
     /// The answer in the row that the handler left or found, where there is a ledger: then it has
     /// happened, whatever else is said of it.
     pub(super) fn row(&self) -> Option<&Answer> {
-        let policy = self.operation.subject().rule.policy();
+        let policy = self.policy();
         self.operation.row().filter(|_| policy.ledger.is_some() && !policy.observe)
     }
 
     /// Stores an answer, with its row where there is a ledger.
     pub(super) async fn store(&self, answer: &Answer) -> InPlace {
-        let policy = self.operation.subject().rule.policy();
+        let policy = self.policy();
         if policy.ledger.is_some() && !policy.observe {
             let sealed = async {
                 let truth = seal(&self.operation, answer.clone()).await;
@@ -179,6 +181,7 @@ pub(super) fn run<S, B, R>(
     execution: Execution,
     mut inner: S,
     mut request: Request<RequestBody<B>>,
+    grpc: bool,
 ) -> impl Future<Output = Came<R, S::Error>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>>,
@@ -186,7 +189,6 @@ where
     R::Error: Into<BoxError>,
 {
     request.extensions_mut().insert(execution.operation.clone());
-    let grpc = is_grpc(request.headers());
     let timer = Timer::start();
     let called = CatchPanic::calling(|| inner.call(request));
     // Here and not at the end, where its panic would leave behind what is returned, undropped.
@@ -215,7 +217,7 @@ where
             Err(panic) => return (execution, Err(panic)),
         };
         let body = if has_an_end(&head) {
-            let limit = execution.operation.subject().rule.policy().answer_limit;
+            let limit = execution.policy().answer_limit;
             CatchPanic::new(answer_body(body, limit)).await
         } else {
             Ok(Captured::Unfinished { chunks: Default::default(), rest: Box::pin(body) })
@@ -248,31 +250,28 @@ fn conclude<R, E>(
             };
         }
         let uncertain = |why| Box::pin(execution.settlement.uncertain(why));
+        // Told by reference: what is moved out first is held twice.
+        let stored = match &judged {
+            Ok(Judged { answer, ending: Ok(Ending::Keep), .. }) => execution.store(answer).await,
+            Ok(Judged { broken, ending: Ok(Ending::Release(reason)), .. }) => {
+                Box::pin(execution.give_back(*reason, *broken)).await;
+                InPlace::Nothing
+            }
+            unknown => {
+                uncertain(match unknown {
+                    Ok(_) => "Policy::keep_if panicked",
+                    Err(Ok(_)) => "the handler ended in an error",
+                    Err(Err(_)) => "the handler panicked",
+                })
+                .await;
+                InPlace::Nothing
+            }
+        };
         match judged {
-            Ok(Judged { response, answer, ending: Ok(Ending::Keep), .. }) => {
-                let stored = execution.store(&answer).await;
-                let grpc = is_grpc(response.headers());
-                Ok(Ok(execution.instead(stored, grpc).unwrap_or(response)))
-            }
-            Ok(Judged { response, broken, ending: Ok(Ending::Release(reason)), .. }) => {
-                Box::pin(execution.give_back(reason, broken)).await;
-                Ok(Ok(response))
-            }
-            Ok(Judged { response, ending: Err(panic), .. }) => {
-                uncertain("Policy::keep_if panicked").await;
-                match execution.operation.subject().rule.policy().observe {
-                    true => Ok(Ok(response)),
-                    false => Err(panic),
-                }
-            }
-            Err(Ok(error)) => {
-                uncertain("the handler ended in an error").await;
-                Ok(Err(error))
-            }
-            Err(Err(panic)) => {
-                uncertain("the handler panicked").await;
-                Err(panic)
-            }
+            Ok(Judged { ending: Err(panic), .. }) if !execution.policy().observe => Err(panic),
+            Ok(Judged { response, .. }) => Ok(Ok(execution.instead(stored, response))),
+            Err(Ok(error)) => Ok(Err(error)),
+            Err(Err(panic)) => Err(panic),
         }
     }
 }
@@ -332,20 +331,24 @@ impl Execution {
         }
     }
 
-    /// What the client gets instead of its handler's answer, if something else is the answer that
-    /// everybody gets, or nobody knows which is.
-    fn instead<R>(&self, stored: InPlace, grpc: bool) -> Option<Response<ResponseBody<R>>> {
+    /// What the client gets: its handler's answer, unless something else is the answer that everybody
+    /// gets, or nobody knows which is.
+    fn instead<R>(
+        &self,
+        stored: InPlace,
+        response: Response<ResponseBody<R>>,
+    ) -> Response<ResponseBody<R>> {
         let subject = self.operation.subject();
         let policy = subject.rule.policy();
-        let no = |refusal| refuse(policy, refusal, grpc);
+        let no = |refusal| refuse(policy, refusal, is_grpc(response.headers()));
         match stored {
-            InPlace::Nothing => None,
-            InPlace::Other(payload) => replay(subject, payload).ok(),
-            InPlace::Row(payload) => Some(replay(subject, payload).unwrap_or_else(no)),
-            InPlace::Unknown => Some(no(outcome_unknown(policy.profile))),
+            InPlace::Nothing => response,
+            InPlace::Other(payload) => replay(subject, payload).unwrap_or(response),
+            InPlace::Row(payload) => replay(subject, payload).unwrap_or_else(no),
+            InPlace::Unknown => no(outcome_unknown(policy.profile)),
             InPlace::Refused(refusal) => {
                 telemetry::refused(&subject.rule, &refusal);
-                Some(no(refusal))
+                no(refusal)
             }
         }
     }
@@ -368,7 +371,7 @@ impl Execution {
                 (None, None, ResponseBody::broken(chunks, error))
             }
         };
-        let cookies = self.operation.subject().rule.policy().keep_cookies;
+        let cookies = self.policy().keep_cookies;
         let headers = stored_headers(&head.headers, cookies);
         let trailers = trailers.and_then(|trailers| stored_trailers(&trailers, cookies));
         (Answer::from_parts(head.status, headers, data, trailers), broken, body)

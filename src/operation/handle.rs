@@ -15,7 +15,7 @@ use super::subject::{Subject, to_text};
 use crate::{
     identity::Identity,
     ledger::{Differs, LedgerEntry, RowPrint},
-    record::{Answer, Fence, Kind, Previous, RecordKey, downstream_id},
+    record::{Answer, Fence, Grant, Kind, Previous, RecordKey, downstream_id},
     refusal::RefusalKind,
 };
 
@@ -59,13 +59,11 @@ pub struct Operation {
 
 struct Inner {
     subject: Subject,
+    grant: Grant,
     /// The scope and the identity as text, where they are none as they stand.
     scope_text: OnceLock<String>,
     key_text: OnceLock<String>,
     delivery_text: OnceLock<String>,
-    attempt: u32,
-    fence: Fence,
-    previous: Previous,
     uncertain: AtomicBool,
     entered: AtomicBool,
     /// The answer in the row that the handler left or found.
@@ -78,16 +76,14 @@ struct Inner {
 }
 
 impl Operation {
-    pub(crate) fn new(subject: Subject, fence: Fence, attempt: u32, previous: Previous) -> Self {
+    pub(crate) fn new(subject: Subject, grant: Grant) -> Self {
         Self {
             inner: Arc::new(Inner {
                 subject,
+                grant,
                 scope_text: OnceLock::new(),
                 key_text: OnceLock::new(),
                 delivery_text: OnceLock::new(),
-                attempt,
-                fence,
-                previous,
                 uncertain: AtomicBool::new(false),
                 entered: AtomicBool::new(false),
                 row: OnceLock::new(),
@@ -142,19 +138,19 @@ impl Operation {
 
     /// Which execution this is: 1 for the first. Stays at 999,999.
     pub fn attempt(&self) -> u32 {
-        self.inner.attempt
+        self.inner.grant.attempt
     }
 
     /// The number of this grant, larger than that of every one before it while the record is kept;
     /// 0 if it runs without a grant ([`Policy::run_unprotected`](crate::Policy::run_unprotected),
     /// [`Policy::observe`](crate::Policy::observe)).
     pub fn fence(&self) -> Fence {
-        self.inner.fence
+        self.inner.grant.fence
     }
 
     /// What this grant found.
     pub fn previous(&self) -> Previous {
-        self.inner.previous
+        self.inner.grant.previous
     }
 
     /// A UUID for one step of this operation: the idempotency key to send to whoever does that step.
@@ -300,6 +296,11 @@ impl Operation {
 
     pub(crate) fn subject(&self) -> &Subject {
         &self.inner.subject
+    }
+
+    /// What it runs under.
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.inner.grant
     }
 }
 

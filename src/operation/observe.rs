@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     body::{BoxError, RequestBody, ResponseBody},
-    record::{Fence, Previous},
+    record::Previous,
     refusal::{RefusalKind, is_grpc},
     rule::Rule,
     telemetry,
@@ -72,12 +72,13 @@ where
     telemetry::record_key(&span, &subject.record);
     // Asked before the claim, so that what cannot be served now claims nothing.
     ready(&mut inner).await?;
-    let operation = Operation::new(subject.clone(), Fence::NONE, 1, Previous::Nothing);
-    let would = match claim(Way::new(shared, subject, delivery, print, one_time), &span).await {
+    let way = Way::new(shared, subject, delivery, print, one_time);
+    let operation = Operation::new(way.subject().clone(), way.no_grant(Previous::Nothing));
+    let would = match claim(way, &span).await {
         Ok(execution) => {
             telemetry::record_handled(&span, &rule, "executed");
             telemetry::record_attempt(&span, &rule, execution.attempt());
-            let work = Detach::new(execution::run(execution, inner, request));
+            let work = Detach::new(execution::run(execution, inner, request, grpc));
             // From here on the work outlives the client.
             return work.await.unwrap_or_else(|panic| resume_unwind(panic));
         }

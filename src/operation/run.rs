@@ -178,7 +178,7 @@ impl Asked {
         self.handled("executed");
         telemetry::record_attempt(&self.span, &self.rule, execution.attempt());
         // Where our span is switched off, the current one is the one around it.
-        Some(Detach::new(execution::run(execution, inner, request)))
+        Some(Detach::new(execution::run(execution, inner, request, self.grpc)))
     }
 }
 

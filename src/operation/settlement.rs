@@ -34,7 +34,6 @@ use crate::{
 pub(super) struct Settlement {
     shared: Arc<Shared>,
     operation: Operation,
-    grant: Grant,
     watched: Watched,
     /// A claim of this grant that was sent may still arrive until then.
     claims_until: Option<Instant>,
@@ -49,8 +48,8 @@ impl Drop for Settlement {
     /// No event says so, since whoever takes events may be who has panicked.
     fn drop(&mut self) {
         if thread::panicking() && !*self.is_told.get_mut() {
-            let release = Release::of(&self.grant, Reason::Unknown);
-            self.shared.keeper.release_later(release, self.grant.lease, Instant::now());
+            let release = Release::of(self.grant(), Reason::Unknown);
+            self.shared.keeper.release_later(release, self.grant().lease, Instant::now());
         }
     }
 }
@@ -59,50 +58,53 @@ impl Settlement {
     pub(super) fn new(
         shared: Arc<Shared>,
         operation: Operation,
-        grant: Grant,
         watched: Watched,
         claims_until: Option<Instant>,
     ) -> Self {
         let is_told = AtomicBool::new(false);
-        Self { shared, operation, grant, watched, claims_until, is_told }
+        Self { shared, operation, watched, claims_until, is_told }
+    }
+
+    fn grant(&self) -> &Grant {
+        self.operation.grant()
     }
 
     /// Stores the answer. Returns what is stored instead, if another execution's answer is.
     pub(super) async fn keep(&self, answer: &Answer) -> Option<Bytes> {
         let kept = self.kept(answer);
-        let unsent = Unsent::new(self, End::Completion { answer, kept: kept.clone() });
+        let unsent = Unsent::new(self, End::Completion { answer, kept: &kept });
         self.stop_renewals().await;
         let asked = Instant::now();
         let mut written = self.complete(&kept).await;
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
-            let Grant { key, print, .. } = self.grant;
+            let Grant { key, print, .. } = *self.grant();
             self.shared.keep_recent(key, print, &kept.payload, asked, kept.retention);
         }
         if let Some(error) = full(&written) {
-            telemetry::body_not_stored(&self.grant, error);
+            telemetry::body_not_stored(self.grant(), error);
             written = Box::pin(self.complete_less(answer)).await;
         }
         if written.is_ok() {
-            self.shared.run_ended(&self.grant.key);
+            self.shared.run_ended(&self.grant().key);
         }
         match written {
             Ok(Written::Stored) => unsent.told(),
             Ok(Written::Restored) => {
                 unsent.told();
-                telemetry::data_lost(&self.grant, "storing the answer");
+                telemetry::data_lost(self.grant(), "storing the answer");
             }
             Ok(Written::Foreign) => {
                 unsent.told();
-                telemetry::never_stored(&self.grant, "the record is none of ours");
+                telemetry::never_stored(self.grant(), "the record is none of ours");
             }
             Ok(lost @ (Written::Lost(_) | Written::Over)) => {
-                telemetry::fenced_off(&self.grant, lost, "storing the answer");
+                telemetry::fenced_off(self.grant(), lost, "storing the answer");
                 if let Some(payload) = Box::pin(self.look()).await {
                     unsent.told();
                     return Some(payload);
                 }
             }
-            Err(error) => telemetry::not_stored(&self.grant, &error),
+            Err(error) => telemetry::not_stored(self.grant(), &error),
         }
         None
     }
@@ -111,22 +113,22 @@ impl Settlement {
     pub(super) async fn release(&self, reason: Reason) {
         let unsent = Unsent::new(self, End::Release(reason));
         self.stop_renewals().await;
-        let release = Release::of(&self.grant, reason);
+        let release = Release::of(self.grant(), reason);
         let Ok(written) = self.call(self.shared.store.clone().release(release)).await else {
             return;
         };
         unsent.told();
-        self.shared.run_ended(&self.grant.key);
+        self.shared.run_ended(&self.grant().key);
         if let Some(late_claim) = self.late_claim(reason) {
             self.shared.keeper.keep(late_claim);
         }
         match written {
             Written::Stored => {}
-            Written::Restored => telemetry::data_lost(&self.grant, "releasing"),
+            Written::Restored => telemetry::data_lost(self.grant(), "releasing"),
             Written::Foreign => {
-                telemetry::record_unreadable(&self.grant.key, "it is no record of ours");
+                telemetry::record_unreadable(&self.grant().key, "it is no record of ours");
             }
-            lost => telemetry::fenced_off(&self.grant, lost, "releasing"),
+            lost => telemetry::fenced_off(self.grant(), lost, "releasing"),
         }
     }
 
@@ -135,39 +137,39 @@ impl Settlement {
     /// unknown, it finds that.
     fn late_claim(&self, reason: Reason) -> Option<Late> {
         let until = self.claims_until.filter(|until| *until > Instant::now())?;
-        let Grant { key, token, hold, lease, .. } = self.grant;
+        let Grant { key, token, hold, lease, .. } = *self.grant();
         (reason != Reason::Unknown)
             .then(|| Late::release(Release::called_off(key, token, hold), lease, until))
     }
 
     /// Gives the grant up: nobody knows whether it happened.
     pub(super) async fn uncertain(&self, why: &str) {
-        telemetry::outcome_uncertain(self.operation.subject(), &self.grant, why);
+        telemetry::outcome_uncertain(self.operation.subject(), self.grant(), why);
         self.release(Reason::Unknown).await;
     }
 
     fn kept(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, answer, &self.operation.subject().print.fields);
+        let payload = encode(&self.grant().key, answer, &self.operation.subject().print.fields);
         Kept::new(payload, self.operation.subject().rule.policy().retention)
     }
 
     /// The least that can be kept.
     fn bare(&self, answer: &Answer) -> Kept {
-        let payload = encode(&self.grant.key, &answer.bare(), &[]);
+        let payload = encode(&self.grant().key, &answer.bare(), &[]);
         Kept::new(payload, self.operation.subject().rule.policy().retention)
     }
 
     /// What is stored as completed, if anything is.
     async fn look(&self) -> Option<Bytes> {
         let look = Claim::new(
-            self.grant.key,
+            self.grant().key,
             ClaimToken::random(),
-            self.grant.print,
-            self.grant.lease,
-            self.grant.hold,
+            self.grant().print,
+            self.grant().lease,
+            self.grant().hold,
             Duration::ZERO,
         );
-        match self.call(self.shared.store.clone().claim(look)).await {
+        match self.call(self.shared.store.clone().claim(Box::new(look))).await {
             Ok(Claimed::Completed(completed)) => Some(completed.payload),
             _ => None,
         }
@@ -183,7 +185,7 @@ impl Settlement {
     async fn complete(&self, kept: &Kept) -> Result<Written, StoreError> {
         let timer = Timer::start();
         let store = self.shared.store.clone();
-        let written = self.call(store.complete(self.grant.clone(), kept.clone())).await;
+        let written = self.call(store.complete(self.grant().clone(), kept.clone())).await;
         let metrics = self.operation.subject().rule.metrics();
         metrics.completed(timer);
         if written.as_ref().is_ok_and(|written| written.is_stored()) {
@@ -218,7 +220,7 @@ struct Unsent<'a> {
 }
 
 enum End<'a> {
-    Completion { answer: &'a Answer, kept: Kept },
+    Completion { answer: &'a Answer, kept: &'a Kept },
     Release(Reason),
 }
 
@@ -236,7 +238,7 @@ impl<'a> Unsent<'a> {
 
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        let Settlement { shared, grant, .. } = self.settlement;
+        let (shared, grant) = (&self.settlement.shared, self.settlement.grant());
         match self.end.take() {
             None => {}
             Some(End::Release(reason)) => {
@@ -246,7 +248,7 @@ impl Drop for Unsent<'_> {
             }
             Some(End::Completion { answer, kept }) => {
                 let marker = self.settlement.bare(answer);
-                shared.keeper.complete_later(grant.clone(), kept, marker);
+                shared.keeper.complete_later(grant.clone(), kept.clone(), marker);
             }
         }
     }

@@ -8,7 +8,7 @@ mod observe;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::led::Led;
@@ -38,9 +38,10 @@ const TOO_LATE: &str = "the claim arrived too late each time";
 
 /// A request on its way to a grant.
 pub(super) struct Way {
-    shared: Arc<Shared>,
-    subject: Subject,
-    claimant: Claimant,
+    pub(super) shared: Arc<Shared>,
+    pub(super) subject: Subject,
+    /// Answers for the grant until it is told that its execution has started.
+    pub(super) claimant: Claimant,
     takeover: Takeover,
     /// The record of another name, where the request was led from the one it gave.
     led: Option<Led>,
@@ -107,12 +108,6 @@ impl Way {
 
     pub(super) fn subject(&self) -> &Subject {
         &self.subject
-    }
-
-    /// What an execution is made of; the claimant answers for the grant until it is told that it has
-    /// started.
-    pub(super) fn into_parts(self) -> (Arc<Shared>, Subject, Claimant) {
-        (self.shared, self.subject, self.claimant)
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -287,8 +282,12 @@ impl Way {
             Takeover::Any => Previous::AbandonedUnknown,
             Takeover::Only(_) => Previous::AbandonedNotDone,
         };
-        let grant = self.claimant.asks().granted(Fence::NONE, 1, previous);
-        Granted { grant, since: Instant::now() }
+        Granted { grant: self.no_grant(previous), since: Instant::now() }
+    }
+
+    /// What stands for a grant where there is none.
+    pub(super) fn no_grant(&self, previous: Previous) -> Grant {
+        self.claimant.asks().granted(Fence::NONE, 1, previous)
     }
 
     fn call_within(&self) -> Duration {
@@ -324,14 +323,15 @@ fn unasked(policy: &Policy) -> Takeover {
 
 /// What an operator reads of the operation while it is unfinished.
 fn label(subject: &Subject) -> Bytes {
-    let mut label = BytesMut::with_capacity(64);
-    label.put_slice(subject.rule.name().as_bytes());
-    label.put_u8(b' ');
+    let (rule, identity) = (subject.rule.name().as_bytes(), subject.identity.as_bytes());
+    let mut label = Vec::with_capacity(rule.len() + 1 + identity.len());
+    label.extend_from_slice(rule);
+    label.push(b' ');
     if subject.rule.policy().private_label {
-        label.put_slice(subject.record.digest().as_bytes());
+        label.extend_from_slice(subject.record.digest().as_bytes());
     } else {
-        label.put_slice(subject.identity.as_bytes());
+        label.extend_from_slice(identity);
     }
     label.truncate(LABEL_AT_MOST);
-    label.freeze()
+    label.into()
 }

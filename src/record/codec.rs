@@ -178,8 +178,9 @@ fn get_map(stored: &mut Bytes) -> Result<HeaderMap, Unreadable> {
     let mut map = HeaderMap::with_capacity(count + ADDED_LATER);
     for _ in 0..count {
         let length = stored.try_get_u16().map_err(|_| Unreadable::Broken)?;
-        let name = take(stored, usize::from(length))?;
-        let name = HeaderName::from_bytes(&name).map_err(|_| Unreadable::Broken)?;
+        let name = stored.get(..usize::from(length)).ok_or(Unreadable::Broken)?;
+        let name = HeaderName::from_bytes(name).map_err(|_| Unreadable::Broken)?;
+        stored.advance(usize::from(length));
         let length = stored.try_get_u32().map_err(|_| Unreadable::Broken)?;
         let value = take(stored, length as usize)?;
         let value = HeaderValue::from_maybe_shared(value).map_err(|_| Unreadable::Broken)?;

@@ -15,7 +15,8 @@ pub struct ClaimToken([u8; 16]);
 impl ClaimToken {
     /// A new token from the operating system's randomness.
     pub fn random() -> Self {
-        Self(rand::rng().random())
+        // As one number: of an array each byte would take four.
+        Self(rand::rng().random::<u128>().to_ne_bytes())
     }
 
     /// A token of these bytes, for stores and their tests.

@@ -143,13 +143,14 @@ fn material(scope: &[&[u8]], kind: Kind, id: &[u8]) -> Vec<u8> {
         Kind::Business => b"business",
         Kind::Job => b"job",
     };
-    let parts = scope.iter().copied().chain([kind, id]);
-    let mut material =
-        Vec::with_capacity(8 + parts.clone().map(|part| 8 + part.len()).sum::<usize>());
+    // Most have room.
+    let mut material = Vec::with_capacity(256);
     material.extend_from_slice(&(scope.len() as u64).to_le_bytes());
-    for bytes in parts {
+    for bytes in scope {
         part(&mut material, bytes);
     }
+    part(&mut material, kind);
+    part(&mut material, id);
     material
 }
 

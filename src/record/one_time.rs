@@ -17,7 +17,8 @@ pub struct OneTimeToken([u8; 16]);
 impl OneTimeToken {
     /// A new token from the operating system's randomness: 128 bits of it.
     pub fn random() -> Self {
-        Self(rand::rng().random())
+        // As one number: of an array each byte would take four.
+        Self(rand::rng().random::<u128>().to_ne_bytes())
     }
 
     /// A token of these bytes, for stores and their tests.

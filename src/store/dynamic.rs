@@ -14,7 +14,8 @@ pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// A [`Store`] behind a pointer. Its futures own what they need: a claim's future outlives the
 /// request that sent it when the client leaves.
 pub(crate) trait DynStore: Send + Sync {
-    fn claim(self: Arc<Self>, claim: Claim) -> BoxFuture<Result<Claimed, StoreError>>;
+    /// The claim is in a box, or the call would hold it twice.
+    fn claim(self: Arc<Self>, claim: Box<Claim>) -> BoxFuture<Result<Claimed, StoreError>>;
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<Result<Written, StoreError>>;
     fn complete(
         self: Arc<Self>,
@@ -41,8 +42,8 @@ pub(crate) async fn in_time<T>(
 }
 
 impl<S: Store> DynStore for S {
-    fn claim(self: Arc<Self>, claim: Claim) -> BoxFuture<Result<Claimed, StoreError>> {
-        Box::pin(async move { Store::claim(&*self, claim).await })
+    fn claim(self: Arc<Self>, claim: Box<Claim>) -> BoxFuture<Result<Claimed, StoreError>> {
+        Box::pin(async move { Store::claim(&*self, *claim).await })
     }
 
     fn renew(self: Arc<Self>, grant: Grant) -> BoxFuture<Result<Written, StoreError>> {

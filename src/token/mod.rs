@@ -226,7 +226,7 @@ impl Tokens {
                 Duration::ZERO,
             )
         };
-        match self.insist(|| self.store.clone().claim(look.clone())).await {
+        match self.insist(|| self.store.clone().claim(Box::new(look.clone()))).await {
             Ok(Claimed::Completed(_)) => Issuance::Done,
             Ok(Claimed::Abandoned(_)) => Issuance::OutcomeUnknown,
             // Changed meanwhile, or not known: whoever asks again is told.

@@ -15,10 +15,8 @@ pub(super) const RUNTIME_MAY_LAG: Duration = Duration::from_millis(500);
 
 /// An execution whose lease is renewed.
 pub(super) struct Run {
-    pub(super) grant: Grant,
     operation: Operation,
     /// No renewal after this.
-    longest: Duration,
     renewed_until: Instant,
     /// By this process's clock the lease holds until then.
     held_until: Instant,
@@ -34,7 +32,11 @@ impl Run {
     /// that lapses while the store hangs is noticed.
     pub(super) fn call_within(&self) -> Duration {
         let policy = self.operation.subject().rule.policy();
-        policy.call_within.min(self.grant.lease / 3)
+        policy.call_within.min(self.grant().lease / 3)
+    }
+
+    pub(super) fn grant(&self) -> &Grant {
+        self.operation.grant()
     }
 }
 
@@ -45,27 +47,25 @@ pub(in crate::operation) struct Watched {
 }
 
 impl Keeper {
-    /// Renews the lease of `grant`, which began at `since`, until it is stopped; `None` when the
-    /// layer is told to end.
+    /// Renews the lease of what an operation runs under, which began at `since`, until it is stopped;
+    /// `None` when the layer is told to end.
     pub(in crate::operation) fn watch(
         &self,
-        grant: Grant,
         operation: Operation,
         since: Instant,
-        longest: Duration,
     ) -> Option<Watched> {
         let now = Instant::now();
-        let due = (since + grant.lease / 3).max(now);
+        let lease = operation.grant().lease;
+        let longest = operation.subject().rule.policy().longest_run();
+        let due = (since + lease / 3).max(now);
         let run = Run {
             operation,
-            longest,
             renewed_until: now + longest,
-            held_until: since + grant.lease,
+            held_until: since + lease,
             due: None,
             renewing: false,
             waiting: None,
             stopped: false,
-            grant,
         };
         let (id, wake) = {
             let mut schedule = self.schedule();
@@ -165,15 +165,14 @@ impl Renewal {
     /// Whether the execution may still be renewed, or has run for too long.
     fn may_go_on(&self) -> bool {
         let now = Instant::now();
-        let too_long = self.with_run(|run| {
-            (now >= run.renewed_until)
-                .then(|| (run.grant.clone(), run.operation.clone(), run.longest))
-        });
+        let too_long =
+            self.with_run(|run| (now >= run.renewed_until).then(|| run.operation.clone()));
         match too_long {
             None => false,
             Some(None) => true,
-            Some(Some((grant, operation, longest))) => {
-                telemetry::max_run_passed(&grant, longest);
+            Some(Some(operation)) => {
+                let longest = operation.subject().rule.policy().longest_run();
+                telemetry::max_run_passed(operation.grant(), longest);
                 operation.lose_lease();
                 false
             }

@@ -1,7 +1,7 @@
 //! What is kept, and when each of it is due.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -58,7 +58,7 @@ pub(super) struct Schedule {
     /// When a task looks again at the latest.
     wake_at: Option<Instant>,
     idle_since: Option<Instant>,
-    tasks: HashMap<Id, AbortHandle>,
+    tasks: FxHashMap<Id, AbortHandle>,
 }
 
 /// What is to be done now.
@@ -193,7 +193,7 @@ impl Schedule {
             let otherwise = now + run.call_within() + RUNTIME_MAY_LAG;
             run.due = Some(otherwise);
             self.due[RENEWALS].insert((otherwise, id));
-            return Due::Renewal(id, run.grant.clone());
+            return Due::Renewal(id, run.grant().clone());
         }
         let late = self.releases.remove(&id).or_else(|| self.completions.remove(&id));
         self.sending += 1;

@@ -137,7 +137,7 @@ async fn look(lane: &Lane<'_>, guard: &Guard, name: &str) -> Result<bool, Failur
             if !is_loading(lane).await? {
                 known.takes_writes(changes);
             }
-            cluster.call(&Call::new("canary", WITHIN), name, &look).await?
+            cluster.call(&Call::new("canary", WITHIN), name.as_bytes(), &look).await?
         }
         // Somebody else has a key of that name: nothing can be told by it, and claims go on.
         Err(Failure::Server(error)) if refused::is_wrong_type(&error) => {
@@ -220,9 +220,11 @@ async fn canary(
     new: &str,
     write: bool,
 ) -> Result<String, Failure> {
-    let command = script::CANARY.on(name, 4, 128).arg(known).arg(new);
-    let command = command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" });
-    lane.run(&script::CANARY, &command).await?.text().map_err(Failure::from)
+    let command = || {
+        let command = script::CANARY.on(name.as_bytes(), 4, 128).arg(known).arg(new);
+        command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" })
+    };
+    lane.run(&script::CANARY, command).await?.text().map_err(Failure::from)
 }
 
 /// Writes again what this process has there.
@@ -234,7 +236,7 @@ async fn write(lane: &Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     };
     let held: Vec<_> = held.into_iter().filter_map(|grant| Some((named(&grant)?, grant))).collect();
     for some in held.chunks(AT_ONCE) {
-        let renew = |name: &String, grant| command::renew(name, grant);
+        let renew = |name: &[u8], grant| command::renew(name, grant);
         let commands =
             some.iter().map(|(name, grant)| (grant.token, &name[..], renew(name, grant)));
         let written = all(lane, &script::RENEW, commands).await?;
@@ -245,7 +247,7 @@ async fn write(lane: &Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     let done: Vec<_> =
         done.into_iter().filter_map(|(grant, kept)| Some((named(&grant)?, grant, kept))).collect();
     for some in done.chunks(AT_ONCE) {
-        let complete = |name: &String, grant, kept| command::complete(name, grant, kept);
+        let complete = |name: &[u8], grant, kept| command::complete(name, grant, kept);
         let commands = some
             .iter()
             .map(|(name, grant, kept)| (grant.token, &name[..], complete(name, grant, kept)));
@@ -272,7 +274,7 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 async fn all<'a>(
     lane: &Lane<'_>,
     script: &'static Script,
-    commands: impl Iterator<Item = (ClaimToken, &'a str, Command)>,
+    commands: impl Iterator<Item = (ClaimToken, &'a [u8], Command)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
     let (whose, commands): (Vec<_>, Vec<_>) =
         commands.map(|(owner, name, command)| ((owner, name), command)).unzip();
@@ -281,7 +283,7 @@ async fn all<'a>(
     for ((command, answer), (owner, name)) in commands.iter().zip(answers).zip(whose) {
         // The server may be another one, which has never heard of the script.
         let reply = match refused::is_no_script(&answer) {
-            true => in_time(lane, lane.run(script, command)).await,
+            true => in_time(lane, lane.run(script, || command.clone())).await,
             false => lane.read(script, answer),
         };
         written.push(match reply {
@@ -303,13 +305,13 @@ async fn all<'a>(
 async fn elsewhere(
     lane: &Lane<'_>,
     script: &'static Script,
-    name: &str,
+    name: &[u8],
     command: &Command,
     error: &redis::ServerError,
 ) -> Option<Reply> {
     #[cfg(feature = "redis-cluster")]
     if refused::is_elsewhere(error) {
-        let run = Run { script, command };
+        let run = Run { script, command: || command.clone() };
         let call = Call::new(script.name(), WITHIN);
         return lane.link.known.cluster()?.call(&call, name, &run).await.ok();
     }

@@ -101,16 +101,16 @@ pub(super) trait Ask: Sync {
 }
 
 /// A script, run for one record.
-pub(super) struct Run<'a> {
+pub(super) struct Run<C> {
     pub(super) script: &'static Script,
-    pub(super) command: &'a Command,
+    pub(super) command: C,
 }
 
-impl Ask for Run<'_> {
+impl<C: Fn() -> Command + Sync> Ask for Run<C> {
     type Answer = Reply;
 
     async fn ask(&self, lane: &Lane<'_>) -> Result<Reply, Failure> {
-        lane.run(self.script, self.command).await
+        lane.run(self.script, &self.command).await
     }
 }
 
@@ -145,17 +145,17 @@ impl<'a> Call<'a> {
 
     /// Makes it.
     pub(super) async fn make<A: Ask>(&self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
-        match link.ready() {
-            Some(lent) if !ask.blocks() => self.over(link, &lent, self.since, ask).await,
+        match &link.ready().filter(|_| !ask.blocks()) {
+            Some(lent) => self.over(&self.lane(link, lent, self.since), ask).await,
             // In a box of its own: it is rare, and every call would be as large.
-            _ => Box::pin(self.once_connected(link, ask)).await,
+            None => Box::pin(self.once_connected(link, ask)).await,
         }
     }
 
     async fn once_connected<A: Ask>(&self, link: &Arc<Link>, ask: &A) -> Result<A::Answer, Wrong> {
         let lent = self.lent(link).await?;
         if !ask.blocks() {
-            return self.over(link, &lent, Instant::now(), ask).await;
+            return self.over(&self.lane(link, &lent, Instant::now()), ask).await;
         }
         // Over the shared connection the records are looked after: where there is none, nothing would be
         // granted that a server may have lost.
@@ -164,7 +164,7 @@ impl<'a> Call<'a> {
             return Err(self.late(link).into());
         };
         let lent = self.lent(&alone.link).await?;
-        self.over(&alone.link, &lent, Instant::now(), ask).await
+        self.over(&self.lane(&alone.link, &lent, Instant::now()), ask).await
     }
 
     async fn lent<'l>(&self, link: &'l Arc<Link>) -> Result<Lent<'l>, StoreError> {
@@ -172,28 +172,27 @@ impl<'a> Call<'a> {
         lent.unwrap_or_else(|_| Err(unreached(link, self.within)))
     }
 
-    /// Over a connection that was lent at this time.
-    async fn over<A: Ask>(
-        &self,
-        link: &Link,
-        lent: &Lent<'_>,
-        since: Instant,
-        ask: &A,
-    ) -> Result<A::Answer, Wrong> {
-        let lane = Lane::new(link, &lent.connection, since, self.asking);
-        let unanswered = Unanswered { call: self, lane: &lane };
-        let asked = timeout_at(self.until(), ask.ask(&lane)).await;
+    /// A connection, lent to it at this time.
+    fn lane<'l>(&self, link: &'l Link, lent: &'l Lent<'_>, since: Instant) -> Lane<'l> {
+        Lane::new(link, &lent.connection, since, self.asking)
+    }
+
+    /// Over this connection.
+    async fn over<A: Ask>(&self, lane: &Lane<'_>, ask: &A) -> Result<A::Answer, Wrong> {
+        let unanswered = Unanswered { call: self, lane };
+        let asked = timeout_at(self.until(), ask.ask(lane)).await;
+        let (call, Lane { link, connection, .. }) = (unanswered.call, unanswered.lane);
         std::mem::forget(unanswered);
         let Ok(asked) = asked else {
-            let late = self.late(link);
-            link.timed_out(&lent.connection, &late);
+            let late = call.late(link);
+            link.timed_out(connection, &late);
             return Err(late.into());
         };
         asked.map_err(|failure| {
             #[cfg(feature = "redis-cluster")]
             let redirect = Redirect::of(&failure);
             Wrong {
-                error: judge(link, &lent.connection, self.what, failure),
+                error: judge(link, connection, call.what, failure),
                 #[cfg(feature = "redis-cluster")]
                 redirect,
             }

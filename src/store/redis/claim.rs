@@ -3,6 +3,7 @@
 //! What most claims need stands in one small future; what few need is in boxes, since each would make
 //! every claim as large.
 
+use bytes::Bytes;
 use redis::Value;
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ const FETCHES_AT_MOST: usize = 3;
 pub(super) struct Claiming<'a> {
     pub(super) store: &'a RedisStore,
     /// Of the record.
-    pub(super) name: &'a str,
+    pub(super) name: &'a [u8],
     pub(super) claim: &'a Claim,
     pub(super) asked: Instant,
 }
@@ -59,40 +60,53 @@ impl Claiming<'_> {
     }
 
     async fn send(&self, lane: &Lane<'_>) -> Result<Claimed, Failure> {
-        let command = self.command(lane)?;
-        let answer = match self.claim.alias.is_none() && !self.blocks() {
-            true => self.told(lane, lane.run(&script::CLAIM, &command).await?)?,
-            false => Box::pin(self.with_alias_and_replicas(lane, &command)).await?,
+        let (not_after, trusted) = (self.not_after(lane)?, self.trusted(lane));
+        let command = move || command::claim(self.name, self.claim, not_after, &trusted);
+        let times = {
+            let answer = match self.claim.alias.is_none() && !self.blocks() {
+                true => self.told(lane, lane.run(&script::CLAIM, &command).await?)?,
+                false => Box::pin(self.with_alias_and_replicas(lane, command())).await?,
+            };
+            match answer {
+                Answer::Claimed(claimed) => {
+                    self.holds(&claimed);
+                    return Ok(claimed);
+                }
+                Answer::Untrusted => return Err(guard::changed(self.claim.lease / 3).into()),
+                Answer::Fetch(times) => times,
+            }
         };
-        let claimed = match answer {
-            Answer::Claimed(claimed) => claimed,
-            Answer::Untrusted => return Err(guard::changed(self.claim.lease / 3).into()),
-            Answer::Fetch(times) => Box::pin(self.fetch(lane, &command, &times)).await?,
-        };
-        if let Claimed::Granted(grant) = &claimed {
-            self.store.guard.own.holds(grant);
-        }
+        let claimed = Box::pin(self.fetch(lane, command(), times)).await?;
+        self.holds(&claimed);
         Ok(claimed)
     }
 
-    fn command(&self, lane: &Lane<'_>) -> Result<Command, StoreError> {
-        let Self { store, name, claim, asked } = *self;
-        let not_after = if claim.is_look() {
-            command::LOOK
-        } else {
-            // What the connection took to come about is time that the claim has had.
-            let passed = lane.since.saturating_duration_since(asked);
-            let left = claim.within.checked_sub(passed).ok_or_else(|| {
-                let message = "the time of the claim was over before Redis was reached";
-                StoreError::new(StoreErrorKind::Timeout, message)
-            })?;
-            lane.server_ms() + command::ms(left)
-        };
-        let trusted = match store.behind_proxy {
+    fn holds(&self, claimed: &Claimed) {
+        if let Claimed::Granted(grant) = claimed {
+            self.store.guard.own.holds(grant);
+        }
+    }
+
+    /// The deadline, by the server's clock.
+    fn not_after(&self, lane: &Lane<'_>) -> Result<u64, StoreError> {
+        if self.claim.is_look() {
+            return Ok(command::LOOK);
+        }
+        // What the connection took to come about is time that the claim has had.
+        let passed = lane.since.saturating_duration_since(self.asked);
+        let left = self.claim.within.checked_sub(passed).ok_or_else(|| {
+            let message = "the time of the claim was over before Redis was reached";
+            StoreError::new(StoreErrorKind::Timeout, message)
+        })?;
+        Ok(lane.server_ms() + command::ms(left))
+    }
+
+    /// Which server may grant it.
+    fn trusted(&self, lane: &Lane<'_>) -> String {
+        match self.store.behind_proxy {
             true => lane.link.known.trusted().unwrap_or("*".into()),
             false => String::new(),
-        };
-        Ok(command::claim(name, claim, not_after, &trusted))
+        }
     }
 
     /// What a claim was answered, and by whom.
@@ -110,18 +124,18 @@ impl Claiming<'_> {
     async fn with_alias_and_replicas(
         &self,
         lane: &Lane<'_>,
-        command: &Command,
+        command: Command,
     ) -> Result<Answer, Failure> {
         let wait = self.store.wait.filter(|_| !self.claim.is_look());
         let within = self.store.call_within;
         let Some(alias) = &self.claim.alias else {
             let reply = match wait {
-                Some(wait) => wait.claim(lane, command, within).await?,
-                None => lane.run(&script::CLAIM, command).await?,
+                Some(wait) => wait.claim(lane, &command, within).await?,
+                None => lane.run(&script::CLAIM, || command.clone()).await?,
             };
             return Ok(self.told(lane, reply)?);
         };
-        let answer = self.bind_and_claim(lane, alias, command).await?;
+        let answer = self.bind_and_claim(lane, alias, &command).await?;
         if let (Some(wait), Answer::Claimed(Claimed::Granted(_))) = (wait, &answer) {
             wait.after(lane, within).await?;
         }
@@ -163,10 +177,9 @@ impl Claiming<'_> {
     async fn fetch(
         &self,
         lane: &Lane<'_>,
-        command: &Command,
-        times: &[u8],
+        command: Command,
+        mut times: Bytes,
     ) -> Result<Claimed, Failure> {
-        let mut times = times.to_vec();
         for _ in 0..FETCHES_AT_MOST {
             let record = lane.send(&command::whole(self.name)).await?;
             if let Value::ServerError(error) = record {
@@ -175,10 +188,10 @@ impl Claiming<'_> {
             if let Some(completed) = Reply::fetched(record, &times, lane.server_ms()) {
                 return Ok(Claimed::Completed(completed));
             }
-            match self.told(lane, lane.run(&script::CLAIM, command).await?)? {
+            match self.told(lane, lane.run(&script::CLAIM, || command.clone()).await?)? {
                 Answer::Claimed(claimed) => return Ok(claimed),
                 Answer::Untrusted => return Err(guard::changed(self.claim.lease / 3).into()),
-                Answer::Fetch(others) => times = others.to_vec(),
+                Answer::Fetch(others) => times = others,
             }
         }
         Err(reply::garbled("claim").into())

@@ -133,10 +133,10 @@ impl Cluster {
     pub(super) async fn call<A: Ask>(
         self: &Arc<Self>,
         call: &Call<'_>,
-        name: &str,
+        name: &[u8],
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
-        let (slot, until) = (slot(name.as_bytes()), call.until());
+        let (slot, until) = (slot(name), call.until());
         let left = || until.saturating_duration_since(Instant::now());
         let mut asked = None;
         for nth in 0.. {

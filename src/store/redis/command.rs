@@ -26,33 +26,31 @@ pub(super) fn ms(duration: Duration) -> u64 {
 
 /// So many decimals, as a record has them; what is more than they can say is the most they can.
 fn column<const N: usize>(number: u64) -> [u8; N] {
-    let mut number = number.min(10u64.pow(N as u32) - 1);
+    let mut written = itoa::Buffer::new();
+    let written = written.format(number.min(10u64.pow(N as u32) - 1)).as_bytes();
     let mut decimals = [b'0'; N];
-    for decimal in decimals.iter_mut().rev() {
-        *decimal = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
+    decimals[N - written.len()..].copy_from_slice(written);
     decimals
 }
 
-fn print(print: Option<&Fingerprint>) -> &[u8] {
-    print.map_or(&NO_PRINT, Fingerprint::as_bytes).as_slice()
+fn print(print: Option<&Fingerprint>) -> &[u8; 32] {
+    print.map_or(&NO_PRINT, Fingerprint::as_bytes)
 }
 
 /// The name of a record in the server. The prefix has the colon that ends it.
-pub(super) fn name(prefix: &str, key: &RecordKey) -> String {
+pub(super) fn name(prefix: &str, key: &RecordKey) -> Vec<u8> {
     let mut digits = [0; 43];
     let written = URL_SAFE_NO_PAD.encode_slice(key.as_bytes(), &mut digits);
     debug_assert_eq!(written, Ok(digits.len()), "32 bytes are 43 digits");
-    let mut name = String::with_capacity(prefix.len() + digits.len());
-    name.push_str(prefix);
-    name.push_str(str::from_utf8(&digits).expect("base64 is ASCII"));
+    let mut name = Vec::with_capacity(prefix.len() + digits.len());
+    name.extend_from_slice(prefix.as_bytes());
+    name.extend_from_slice(&digits);
     name
 }
 
 /// `not_after` is the deadline of the claim by the server's clock, in ms; `trusted` the identity of the
 /// server that may grant it, `*` for any one that says which it is, empty for any.
-pub(super) fn claim(name: &str, claim: &Claim, not_after: u64, trusted: &str) -> Command {
+pub(super) fn claim(name: &[u8], claim: &Claim, not_after: u64, trusted: &str) -> Command {
     let command = script::CLAIM
         .on(name, 9, 192 + claim.label.len())
         .arg(claim.token.as_bytes())
@@ -60,19 +58,19 @@ pub(super) fn claim(name: &str, claim: &Claim, not_after: u64, trusted: &str) ->
         .number(ms(claim.lease))
         .number(ms(claim.hold));
     let command = match claim.takeover {
-        Takeover::Refuse => command.arg(""),
-        Takeover::Any => command.arg("*"),
+        Takeover::Refuse => command.arg(b""),
+        Takeover::Any => command.arg(b"*"),
         Takeover::Only(mark) => command.arg(format!("{}:{}", mark.fence.get(), mark.stamp_ms)),
     };
     let command = match &claim.one_time {
         Some(token) => command.arg(token.as_bytes()),
-        None => command.arg(""),
+        None => command.arg(b""),
     };
     command.arg(trusted).arg(&claim.label).number(not_after)
 }
 
 /// What makes the alias; for a look, which writes nothing, what looks whether it could be made.
-pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Script, Command) {
+pub(super) fn bind(name: &[u8], claimed: &Claim, alias: &Alias) -> (&'static Script, Command) {
     if claimed.is_look() {
         let (lease, hold) = (claimed.lease, claimed.hold);
         let look = Claim::new(alias.key, claimed.token, None, lease, hold, Duration::ZERO);
@@ -83,11 +81,11 @@ pub(super) fn bind(name: &str, claimed: &Claim, alias: &Alias) -> (&'static Scri
 }
 
 /// A record as it stands.
-pub(super) fn whole(name: &str) -> Command {
+pub(super) fn whole(name: &[u8]) -> Command {
     Command::new("GETRANGE").arg(name).number(0).number(-1)
 }
 
-pub(super) fn renew(name: &str, grant: &Grant) -> Command {
+pub(super) fn renew(name: &[u8], grant: &Grant) -> Command {
     script::RENEW
         .on(name, 8, 160 + grant.label.len())
         .arg(grant.token.as_bytes())
@@ -100,7 +98,7 @@ pub(super) fn renew(name: &str, grant: &Grant) -> Command {
         .arg(letter(grant.previous))
 }
 
-pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Command {
+pub(super) fn complete(name: &[u8], grant: &Grant, kept: &Kept) -> Command {
     script::COMPLETE
         .on(name, 6, 160 + kept.payload.len())
         .arg(grant.token.as_bytes())
@@ -112,7 +110,7 @@ pub(super) fn complete(name: &str, grant: &Grant, kept: &Kept) -> Command {
         .arg(&kept.payload)
 }
 
-pub(super) fn release(name: &str, release: &Release) -> Command {
+pub(super) fn release(name: &[u8], release: &Release) -> Command {
     let command = script::RELEASE.on(name, 8, 512);
     match release {
         Release::Grant { grant, reason } => {
@@ -143,7 +141,7 @@ pub(super) fn release(name: &str, release: &Release) -> Command {
     }
 }
 
-pub(super) fn resolve(name: &str, resolve: &Resolve) -> Command {
+pub(super) fn resolve(name: &[u8], resolve: &Resolve) -> Command {
     let (to, ttl, payload) = match &resolve.verdict {
         Verdict::Done(kept) => ("C", kept.retention, &kept.payload[..]),
         Verdict::NotDone { hold } => ("R", *hold, &[][..]),
@@ -161,7 +159,7 @@ pub(super) fn resolve(name: &str, resolve: &Resolve) -> Command {
     command.arg(resolve.token.as_bytes())
 }
 
-pub(super) fn issue(name: &str, issue: &Issue) -> Command {
+pub(super) fn issue(name: &[u8], issue: &Issue) -> Command {
     script::ISSUE
         .on(name, 3, 64)
         .arg(issue.token.as_bytes())

@@ -2,10 +2,12 @@
 
 use std::{
     borrow::Borrow,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -20,7 +22,7 @@ use super::{
     origin::Greeting,
     reply,
     resp::Command,
-    session::Session,
+    session::{Answer, Session},
 };
 
 /// A connection, which lives on the runtime that made it.
@@ -46,16 +48,35 @@ pub(super) enum Wire {
     Given(Arc<dyn DynConnection>),
 }
 
+/// A command that was sent, until its answer is there.
+pub(super) enum Sent<'a> {
+    Own(Answer<Value>),
+    /// In a box: calls over a session of our own need not be as large. The answer is the last.
+    Boxed(Pin<Box<dyn Future<Output = Result<Vec<Value>, Failure>> + Send + 'a>>),
+}
+
+impl Future for Sent<'_> {
+    type Output = Result<Value, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match &mut *self {
+            Self::Own(answer) => Ok(ready!(Pin::new(answer).poll(cx))?),
+            Self::Boxed(answers) => {
+                let answer = ready!(answers.as_mut().poll(cx))?.pop();
+                Ok(answer.ok_or_else(|| reply::garbled("a command"))?)
+            }
+        })
+    }
+}
+
 impl Wire {
-    /// Sends one command.
-    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
+    /// Sends one command, of which nothing is kept.
+    pub(super) fn send(&self, command: &Command) -> Sent<'_> {
         match self {
-            Self::Own(session) => Ok(session.send(command).await?),
+            Self::Own(session) => Sent::Own(session.send(command)),
             Self::Given(given) => {
                 let commands = vec![RedisCommand::of(command)];
-                // In a box: calls over a session of our own need not be as large.
-                let mut answers = Box::pin(adapter::send(given, commands)).await?;
-                Ok(answers.pop().ok_or_else(|| reply::garbled("a command"))?)
+                Sent::Boxed(Box::pin(async { Ok(adapter::send(given, commands).await?) }))
             }
         }
     }
@@ -133,16 +154,16 @@ impl Connection {
         }
     }
 
-    /// Sends one command.
-    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
-        self.wire.send(command).await
+    /// Sends one command, of which nothing is kept.
+    pub(super) fn send(&self, command: &Command) -> Sent<'_> {
+        self.wire.send(command)
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+    pub(super) fn send_all<C: Borrow<Command> + Sync>(
         &self,
         commands: &[C],
-    ) -> Result<Vec<Value>, Failure> {
-        self.wire.send_all(commands).await
+    ) -> impl Future<Output = Result<Vec<Value>, Failure>> {
+        self.wire.send_all(commands)
     }
 }

@@ -217,7 +217,7 @@ impl Known {
     }
 
     /// Whether a record of this name is on this server.
-    pub(super) fn owns(&self, name: &str) -> bool {
+    pub(super) fn owns(&self, name: &[u8]) -> bool {
         #[cfg(feature = "redis-cluster")]
         if let Some(member) = self.member.get() {
             return member.owns(name);

@@ -7,7 +7,12 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::{
-    Failure, connection::Connection, link::Link, refused, reply::Reply, resp::Command,
+    Failure,
+    connection::{Connection, Sent},
+    link::Link,
+    refused,
+    reply::Reply,
+    resp::Command,
     script::Script,
 };
 
@@ -42,15 +47,14 @@ impl<'a> Lane<'a> {
         self.connection.server_ms(self.since)
     }
 
-    /// Sends one command.
-    pub(super) async fn send(&self, command: &Command) -> Result<Value, Failure> {
+    /// Sends one command, of which nothing is kept.
+    pub(super) fn send(&self, command: &Command) -> Sent<'a> {
+        let connection = self.connection;
         if !self.asking {
-            return self.connection.send(command).await;
+            return connection.send(command);
         }
-        let asking = async { self.connection.send_all(&[&asking(), command]).await };
-        // In a box: it is rare, and every call would be as large.
-        let mut answers = Box::pin(asking).await?;
-        Ok(answers.pop().unwrap_or_default())
+        let commands = [asking(), command.clone()];
+        Sent::Boxed(Box::pin(async move { connection.send_all(&commands).await }))
     }
 
     /// Sends one command and what is to be asked after it, in one write.
@@ -68,26 +72,30 @@ impl<'a> Lane<'a> {
     }
 
     /// Sends several commands in one write and reads all answers.
-    pub(super) async fn send_all<C: Borrow<Command> + Sync>(
+    pub(super) fn send_all<C: Borrow<Command> + Sync>(
         &self,
         commands: &[C],
-    ) -> Result<Vec<Value>, Failure> {
-        self.connection.send_all(commands).await
+    ) -> impl Future<Output = Result<Vec<Value>, Failure>> {
+        self.connection.send_all(commands)
     }
 
-    /// Runs a script by its hash, and by its text where the server does not know it.
-    pub(super) async fn run(
+    /// Runs a script by its hash, and by its text where the server does not know it. The command is made
+    /// anew then: while an answer is waited for, nothing of it is kept.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would hold its arguments twice")]
+    pub(super) fn run(
         &self,
         script: &'static Script,
-        command: &Command,
-    ) -> Result<Reply, Failure> {
-        let mut answer = self.send(command).await?;
-        if refused::is_no_script(&answer) {
-            // In a box: it is rare, and every call would be as large.
-            let spelled_out = async { self.send(&script.spelled_out(command)).await };
-            answer = Box::pin(spelled_out).await?;
+        command: impl Fn() -> Command,
+    ) -> impl Future<Output = Result<Reply, Failure>> {
+        async move {
+            let sent = self.send(&command());
+            let mut answer = sent.await?;
+            if refused::is_no_script(&answer) {
+                let sent = self.send(&script.spelled_out(&command()));
+                answer = sent.await?;
+            }
+            self.read(script, answer)
         }
-        self.read(script, answer)
     }
 
     /// What a script answered that something was waited for after: the time it tells is long ago, and would

@@ -28,10 +28,10 @@ impl Member {
     }
 
     /// Whether a record of this name is this node's.
-    pub(super) fn owns(&self, name: &str) -> bool {
+    pub(super) fn owns(&self, name: &[u8]) -> bool {
         let Some(cluster) = self.cluster() else { return false };
         let map = cluster.map();
-        map.slots.owner(slot::slot(name.as_bytes())) == Some(&self.place)
+        map.slots.owner(slot::slot(name)) == Some(&self.place)
     }
 
     /// The canary of this node: the first of all names that is in one of its slots, so that all processes

@@ -87,7 +87,7 @@ impl Reach {
     pub(super) async fn call<A: Ask>(
         &self,
         call: &Call<'_>,
-        name: &str,
+        name: &[u8],
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
         match self {

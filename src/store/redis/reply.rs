@@ -303,10 +303,10 @@ impl Reply {
 
     /// A completed record as it stands in the store.
     fn completed(&mut self) -> Result<Completed, StoreError> {
-        let mut header = Self { rest: self.bytes(HEADER)?, ..*self };
-        header.bytes(TIMES.start)?;
-        let age = header.number().map(|stored| self.since(stored))?;
-        let (fence, attempt) = (header.fence()?, header.attempt()?);
+        self.array::<{ TIMES.start }>()?;
+        let age = self.number().map(|stored| self.since(stored))?;
+        let (fence, attempt) = (self.fence()?, self.attempt()?);
+        self.array::<{ HEADER - TIMES.end }>()?;
         Ok(Completed::new(age, fence, attempt, self.payload()))
     }
 

@@ -28,10 +28,11 @@ impl Command {
         Self { words: start.words, spelled }
     }
 
-    /// One more argument, of any bytes.
+    /// One more argument, of any bytes. Of an array the length is known before it runs.
+    #[inline]
     pub(super) fn arg(mut self, argument: impl AsRef<[u8]>) -> Self {
         let argument = argument.as_ref();
-        self.length(argument.len());
+        line(&mut self.spelled, b'$', argument.len());
         self.spelled.extend_from_slice(argument);
         self.spelled.extend_from_slice(b"\r\n");
         self.words += 1;
@@ -41,18 +42,6 @@ impl Command {
     /// One more argument, in decimals.
     pub(super) fn number(self, number: impl Integer) -> Self {
         self.arg(itoa::Buffer::new().format(number))
-    }
-
-    fn length(&mut self, length: usize) {
-        let spelled = &mut self.spelled;
-        match length {
-            0..10 => spelled.extend_from_slice(&[b'$', digit(length), b'\r', b'\n']),
-            10..100 => {
-                let line = [b'$', digit(length / 10), digit(length % 10), b'\r', b'\n'];
-                spelled.extend_from_slice(&line);
-            }
-            _ => line(spelled, b'$', length),
-        }
     }
 
     /// Writes it as it is sent.
@@ -94,10 +83,20 @@ fn digit(number: usize) -> u8 {
     b'0' + number as u8
 }
 
+#[inline]
 fn line(out: &mut Vec<u8>, kind: u8, number: usize) {
-    out.push(kind);
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    out.extend_from_slice(b"\r\n");
+    match number {
+        0..10 => out.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
+        10..100 => {
+            let line = [kind, digit(number / 10), digit(number % 10), b'\r', b'\n'];
+            out.extend_from_slice(&line);
+        }
+        _ => {
+            out.push(kind);
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 #[cfg(test)]

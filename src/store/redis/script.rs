@@ -46,7 +46,7 @@ impl Script {
     }
 
     /// The start of a command that runs it on `key` by its hash, with room for its arguments, which follow.
-    pub(super) fn on(&self, key: &str, arguments: usize, bytes: usize) -> Command {
+    pub(super) fn on(&self, key: &[u8], arguments: usize, bytes: usize) -> Command {
         let start = self.start.get_or_init(|| {
             let script = redis::Script::new(self.text);
             Command::new("EVALSHA").arg(script.get_hash()).arg("1")
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn spelled_out_a_command_differs_in_its_first_two_words_alone() {
-        let by_hash = BIND.on("k", 2, 8).number(60_000).arg(b"\0target");
+        let by_hash = BIND.on(b"k", 2, 8).number(60_000).arg(b"\0target");
         let spelled_out = BIND.spelled_out(&by_hash);
         let (short, long) = (words(&by_hash), words(&spelled_out));
         assert_eq!(short[0], b"EVALSHA");
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn every_script_reads_the_record_and_has_a_hash_of_its_own() {
         let all = [&BIND, &CLAIM, &COMPLETE, &ISSUE, &RELEASE, &RENEW, &RESOLVE];
-        let starts = all.map(|script| script.on("k", 0, 0));
+        let starts = all.map(|script| script.on(b"k", 0, 0));
         let mut hashes: Vec<_> = starts.iter().map(words).collect();
         hashes.sort();
         hashes.dedup();

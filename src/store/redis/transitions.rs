@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl RedisStore {
-    pub(super) fn name(&self, key: &RecordKey) -> String {
+    pub(super) fn name(&self, key: &RecordKey) -> Vec<u8> {
         command::name(self.guard.prefix(), key)
     }
 
@@ -37,8 +37,8 @@ impl RedisStore {
     fn run(
         &self,
         script: &'static Script,
-        name: &str,
-        command: &Command,
+        name: &[u8],
+        command: impl Fn() -> Command + Send + Sync,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         async move {
             let call = Call::new(script.name(), self.call_within);
@@ -53,7 +53,7 @@ impl RedisStore {
         if let Some(alias) = claim.alias.take() {
             let name = self.name(&alias.key);
             let (first, bind) = command::bind(&name, &claim, &alias);
-            let bound = self.run(first, &name, &bind).await?;
+            let bound = self.run(first, &name, || bind.clone()).await?;
             let not_bound =
                 if claim.is_look() { bound.seen_by_look(&claim)? } else { bound.not_bound()? };
             if let Some(taken) = not_bound {
@@ -99,7 +99,7 @@ impl Store for RedisStore {
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let name = self.name(&grant.key);
-        let written = self.run(&script::RENEW, &name, &command::renew(&name, grant)).await?;
+        let written = self.run(&script::RENEW, &name, || command::renew(&name, grant)).await?;
         let written = written.written(grant.token)?;
         if written.is_stored() {
             self.guard.own.holds(grant);
@@ -117,9 +117,9 @@ impl Store for RedisStore {
     ) -> impl Future<Output = Result<Written, StoreError>> + Send {
         async move {
             let name = self.name(&grant.key);
-            let command = command::complete(&name, grant, &kept);
+            let command = || command::complete(&name, grant, &kept);
             let written =
-                self.run(&script::COMPLETE, &name, &command).await?.written(grant.token)?;
+                self.run(&script::COMPLETE, &name, command).await?.written(grant.token)?;
             if written.is_stored() {
                 self.guard.own.completed(grant, kept);
             }
@@ -129,24 +129,23 @@ impl Store for RedisStore {
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
         let name = self.name(&release.key());
-        let command = command::release(&name, &release);
-        let written =
-            self.run(&script::RELEASE, &name, &command).await?.written(release.token())?;
+        let command = || command::release(&name, &release);
+        let written = self.run(&script::RELEASE, &name, command).await?.written(release.token())?;
         self.guard.own.ended(&release.token());
         Ok(written)
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
         let name = self.name(&resolve.key);
-        let command = command::resolve(&name, &resolve);
-        let resolving = Resolving { store: self, resolve: &resolve, command: &command };
+        let resolving = Resolving { store: self, resolve: &resolve, name: &name };
         let call = Call::new(script::RESOLVE.name(), self.call_within);
         self.reach.call(&call, &name, &resolving).await?.resolved()
     }
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let name = self.name(&issue.key);
-        self.run(&script::ISSUE, &name, &command::issue(&name, &issue)).await?.issued(issue.token)
+        let command = || command::issue(&name, &issue);
+        self.run(&script::ISSUE, &name, command).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
@@ -162,7 +161,7 @@ impl Store for RedisStore {
 struct Resolving<'a> {
     store: &'a RedisStore,
     resolve: &'a Resolve,
-    command: &'a Command,
+    name: &'a [u8],
 }
 
 impl Ask for Resolving<'_> {
@@ -176,7 +175,7 @@ impl Ask for Resolving<'_> {
         if runs_again && let Some(left) = self.store.guard.holds_back(changed, resolve.lease) {
             return Err(guard::changed(left).into());
         }
-        lane.run(&script::RESOLVE, self.command).await
+        lane.run(&script::RESOLVE, || command::resolve(self.name, resolve)).await
     }
 }
 
@@ -211,4 +210,35 @@ fn without_error(answers: Vec<Value>) -> Result<Vec<Value>, Failure> {
         }
     }
     Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::Future, sync::Arc, time::Duration};
+
+    use bytes::Bytes;
+
+    use super::RedisStore;
+    use crate::{
+        record::{ClaimToken, Fence, Previous, RecordKey},
+        store::{Claim, DynStore, Kept},
+    };
+
+    /// glibc's allocator looks through all that is free for a larger one, once for each request.
+    const QUICKLY_ALLOCATED: usize = 1000;
+
+    fn room<T>(call: &dyn Future<Output = T>) -> usize {
+        size_of_val(call)
+    }
+
+    #[test]
+    fn the_calls_of_a_request_are_small_enough_to_be_allocated_quickly() {
+        let store: Arc<dyn DynStore> = Arc::new(RedisStore::lazy("redis://127.0.0.1:1").unwrap());
+        let (key, second) = (RecordKey::from_bytes([1; 32]), Duration::from_secs(1));
+        let claim = Claim::new(key, ClaimToken::random(), None, second, second, second);
+        let grant = claim.granted(Fence::new(1), 1, Previous::Nothing);
+        let complete = store.clone().complete(grant, Kept::new(Bytes::new(), second));
+        let rooms = [room(&*store.claim(Box::new(claim))), room(&*complete)];
+        assert!(rooms.iter().all(|room| *room <= QUICKLY_ALLOCATED), "{rooms:?}");
+    }
 }

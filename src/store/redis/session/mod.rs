@@ -15,8 +15,9 @@ use std::{
     borrow::Borrow,
     collections::VecDeque,
     io, mem,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Waker,
+    task::{Context, Poll, Waker, ready},
 };
 
 use redis::Value;
@@ -59,6 +60,18 @@ pub(super) struct Session {
     driver: AbortHandle,
 }
 
+/// What was sent is answered some time, or never: then the connection is broken.
+pub(super) struct Answer<T>(oneshot::Receiver<Result<T, Broken>>);
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, Broken>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(answer.unwrap_or_else(|_| Err(Broken::ended())))
+    }
+}
+
 /// What callers have written and the driver has not sent yet.
 #[derive(Default)]
 struct Outbox {
@@ -90,43 +103,41 @@ impl Session {
         Self { outbox, driver }
     }
 
-    /// Sends one command.
+    /// Sends one command, whether its answer is waited for or not.
     ///
-    /// Cancel safe: the command may be sent all the same, and its answer is thrown away.
-    pub(super) async fn send(&self, command: &Command) -> Result<Value, Broken> {
+    /// Cancel safe: its answer is thrown away.
+    pub(super) fn send(&self, command: &Command) -> Answer<Value> {
         let (to, answer) = oneshot::channel();
-        self.post(|bytes| command.write(bytes), Waiting::One(to))?;
-        answer.await.unwrap_or_else(|_| Err(Broken::ended()))
+        self.post(|bytes| command.write(bytes), Waiting::One(to));
+        Answer(answer)
     }
 
     /// Sends several commands one right after the other, and gives back as many answers.
     ///
     /// Cancel safe like [`send`](Self::send).
-    pub(super) async fn send_all<C: Borrow<Command>>(
-        &self,
-        commands: &[C],
-    ) -> Result<Vec<Value>, Broken> {
+    pub(super) fn send_all<C: Borrow<Command>>(&self, commands: &[C]) -> Answer<Vec<Value>> {
         let left = commands.len();
-        if left == 0 {
-            return Ok(Vec::new());
-        }
         let (to, answers) = oneshot::channel();
+        if left == 0 {
+            drop(to.send(Ok(Vec::new())));
+            return Answer(answers);
+        }
         let write = |bytes: &mut Vec<u8>| {
             commands.iter().for_each(|command| command.borrow().write(bytes));
         };
         let values = Vec::with_capacity(left);
-        self.post(write, Waiting::Several { left, values, to })?;
-        answers.await.unwrap_or_else(|_| Err(Broken::ended()))
+        self.post(write, Waiting::Several { left, values, to });
+        Answer(answers)
     }
 
-    fn post(&self, write: impl FnOnce(&mut Vec<u8>), waiting: Waiting) -> Result<(), Broken> {
+    fn post(&self, write: impl FnOnce(&mut Vec<u8>), waiting: Waiting) {
         let mut outbox = lock(&self.outbox);
         if let Some(broken) = &outbox.broken {
-            return Err(broken.clone());
+            return waiting.broken(broken);
         }
         if outbox.bytes.len() > UNSENT_AT_MOST {
             let message = "the server reads nothing, and too much waits to be sent";
-            return Err(Broken::Io(io::ErrorKind::TimedOut, message.to_owned()));
+            return waiting.broken(&Broken::Io(io::ErrorKind::TimedOut, message.to_owned()));
         }
         write(&mut outbox.bytes);
         outbox.waiting.push_back(waiting);
@@ -135,7 +146,6 @@ impl Session {
         if let Some(driver) = driver {
             driver.wake();
         }
-        Ok(())
     }
 }
 
