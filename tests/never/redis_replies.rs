@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -109,6 +109,48 @@ async fn another_name_that_was_another_claims_leads_to_nobodys_answer() {
     sleep(SECOND).await;
     shop.send(without_order()).await.assert_text("another tenant's");
     assert_eq!(shop.runs.count(), 0);
+}
+
+#[tokio::test]
+async fn a_long_answer_that_is_another_when_it_is_fetched_is_asked_for_again_and_is_that_one() {
+    const LATER: &[u8] = b"00018000000500001800000000000000000002";
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let server = FakeRedis::start(move |words: &Words| match &words[0][..] {
+        b"GETRANGE" => bulk(&[b"I1C", &[3; 16], LATER, &[0; 32], b"-the later answer"]),
+        _ => {
+            let times = if counted.fetch_add(1, Ordering::SeqCst) == 0 { TIMES } else { LATER };
+            bulk(&[b"B", NOW, token_of(words), b"00", times])
+        }
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let Ok(Claimed::Completed(completed)) = store.claim(claim(1)).await else {
+        panic!("it is there, twice")
+    };
+    assert_eq!((&completed.payload[..], completed.attempt), (&b"the later answer"[..], 2));
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn behind_a_proxy_a_server_that_nobody_knows_yet_is_asked_which_it_is_with_the_first_claim() {
+    let trusted = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let noted = trusted.clone();
+    let server = FakeRedis::start(move |words: &Words| {
+        // A claim has nine arguments; the seventh says which server may grant it.
+        if words.len() != 4 + 9 {
+            return b"-NOPERM it does nothing else\r\n".to_vec();
+        }
+        noted.lock().unwrap().push(words[4 + 6].clone());
+        bulk(&[b"A", NOW, token_of(words), b"05which", TIMES, b"-"])
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time").behind_proxy();
+    for _ in 0..2 {
+        let answer = store.claim(claim(1)).await;
+        assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+    }
+    assert_eq!(*trusted.lock().unwrap(), [&b"*"[..], b"which"]);
 }
 
 #[tokio::test]
