@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_idempotency::{
     Drained, MemoryStore, Policy, RefusalKind, State, Store,
     store::{Cursor, Reason, StoreErrorKind},
@@ -93,7 +93,8 @@ async fn lost_after(policy: Policy, hangs: bool) -> Duration {
     if hangs {
         house.faults.always(Transition::Renew, Fault::Hold(Gate::new()));
     }
-    house.send("k").await.is_executed();
+    let sent = timeout(60 * SECOND, house.send("k")).await;
+    sent.expect("the handler learns so").is_executed();
     lost.lock().unwrap().unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tower_idempotency::{
     ClaimToken, Grant, RecordKey, RedisStore, Store, StoreError,
-    store::{Claim, Claimed, IfForgotten, Kept, OnDataLoss, Takeover, Written},
+    store::{Claim, Claimed, IfForgotten, Kept, OnDataLoss, Reason, Release, Takeover, Written},
 };
 use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 
@@ -115,6 +115,26 @@ async fn f7_a_server_that_restarts_empty_is_told_of_the_living_owner_before_anyb
     renewals.abort();
     assert_eq!(owner.complete(&grant, kept("late")).await.unwrap(), Written::Stored);
     assert_eq!(completed(other.claim(claim(key)).await), b"late");
+}
+
+#[tokio::test]
+async fn what_was_given_back_is_not_written_again() {
+    let mut server = RedisServer::start().await;
+    let [owner, _] = two(&server).await;
+    let [held, given_back] = [(); 2].map(|()| claim(new_key()));
+    let (held, given_back) =
+        (granted(owner.claim(held).await), granted(owner.claim(given_back).await));
+    let release = Release::of(&given_back, Reason::DidNotHappen);
+    assert!(owner.release(release).await.unwrap().is_stored());
+    server.restart().await;
+    until(async || {
+        // Whatever it asks, it is connected again.
+        drop(owner.claim(claim(new_key())).await);
+        is_there(&server, held.key).await
+    })
+    .await;
+    sleep(Duration::from_millis(100)).await;
+    assert!(!is_there(&server, given_back.key).await, "nobody runs it");
 }
 
 #[tokio::test]
