@@ -184,7 +184,10 @@ mod tests {
         let last = (10 * fits as u64 - fits as u64 * 3 / 4)..10 * fits as u64;
         let count = last.clone().count();
         assert!(last.filter(has).count() >= count * 19 / 20, "all but few");
-        assert!((0..9 * fits as u64).filter(has).count() <= fits / 8, "and nearly nothing else");
+        // Not all but the last: which lock an answer is under is chance, and one under which fewer have come
+        // keeps older ones. What came first has the part for what was replayed.
+        let old = (0..8 * fits as u64).filter(has).count();
+        assert!(old <= fits / 8 + SHARDS, "and nearly nothing else: {old} of {fits}");
     }
 
     #[tokio::test(start_paused = true)]
