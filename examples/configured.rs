@@ -10,6 +10,7 @@
 
 use std::{
     error::Error,
+    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -49,11 +50,21 @@ impl AsRef<str> for Tenant {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let rules = rules(include_str!("configured.toml"))?;
+async fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        // Not returned: Rust would print the parser's error as its `Debug`, which nobody can read.
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
+    let rules = rules(include_str!("configured.toml"))?;
+    match *arguments {
         ["describe"] => println!("{}", rules.describe()),
         ["serve", address] => serve(rules, address).await?,
         _ => return Err("usage: configured describe | configured serve 127.0.0.1:8080".into()),

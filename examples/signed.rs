@@ -11,6 +11,7 @@
 
 use std::{
     error::Error,
+    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,11 +35,20 @@ const SECRET: &str = "whsec_bm90IGEgc2VjcmV0LCBhbiBleGFtcGxl";
 const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let key = Key::new(SECRET)?;
-    match arguments[..] {
+    match *arguments {
         ["serve", address] => serve(address, key).await,
         ["sign", address, id, body] => {
             print_curl(address, id, body, &key);

@@ -11,19 +11,27 @@ use http::{StatusCode, request::Parts};
 
 use crate::{
     body::{RequestBody, Whole},
+    in_words,
     operation::Operation,
     record::Answer,
 };
 
 /// There is no [`Operation`]: no idempotency layer has granted this request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct OperationMissing(());
+
+impl std::fmt::Debug for OperationMissing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        in_words::debug(f, None, self)
+    }
+}
 
 impl std::fmt::Display for OperationMissing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
-            "this handler asks for an Operation, but no idempotency rule is for its request: put \
-             an IdempotencyLayer around the route, with a rule for its method and path, or ask for \
+            "this handler asks for an Operation, and its request has none. Either no idempotency rule is \
+             for it: put an IdempotencyLayer around the route, with a rule for its method and path. Or \
+             the policy lets it pass without an identity (Policy::optional, Policy::observe): ask for \
              Option<Operation>",
         )
     }

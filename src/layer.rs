@@ -57,6 +57,8 @@ pub(crate) struct Configuration {
 impl IdempotencyLayer {
     /// A layer over this store with these rules, or this rule.
     ///
+    /// Without any rule it protects nothing, and a warning says so: *no rule*.
+    ///
     /// With the feature `metrics`, a recorder must be installed before: what is made without one counts
     /// nothing.
     ///
@@ -71,6 +73,9 @@ impl IdempotencyLayer {
         let shared = shared.recent(rules.recent);
         let shared = Arc::new(shared);
         telemetry::begin(rules.iter());
+        if rules.iter().len() == 0 {
+            telemetry::no_rule();
+        }
         let usage = Arc::new(Usage::new(&rules));
         Self { configuration: Arc::new(Configuration { shared, rules, usage }) }
     }

@@ -133,6 +133,7 @@ pub mod execute;
 mod fingerprint;
 mod future;
 mod identity;
+mod in_words;
 mod layer;
 mod ledger;
 mod operation;

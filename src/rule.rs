@@ -13,6 +13,7 @@ use std::{
 use http::Method;
 
 use crate::{
+    in_words,
     policy::Policy,
     telemetry::{Metrics, RuleMetrics},
 };
@@ -341,7 +342,7 @@ impl fmt::Debug for Rules {
 }
 
 /// Rules that cannot work. The message says what is wrong and how to mend it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RuleError {
     message: String,
 }
@@ -349,6 +350,12 @@ pub struct RuleError {
 impl RuleError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into() }
+    }
+}
+
+impl fmt::Debug for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) use metrics::{During, Metrics, RuleMetrics, Timer, begin};
 #[cfg(feature = "recent")]
 pub(crate) use metrics::{Held, RecentMetrics};
 
-use tracing::{Span, debug, error, field::Empty, info, info_span, warn};
+use tracing::{Span, debug, error, field, field::Empty, info, info_span, warn};
 
 use crate::{
     ledger::LedgerError,
@@ -85,7 +85,7 @@ pub(crate) fn refused(rule: &Rule, refusal: &Refusal) {
     debug!(
         rule = rule.name(),
         reason = refusal.kind().name(),
-        ?detail,
+        detail,
         "refused: the request was refused, and nothing was run for it"
     );
 }
@@ -135,7 +135,7 @@ pub(crate) fn would_have_refused(
         key = key.map(RecordKey::digest),
         reason = kind.name(),
         detail,
-        fields = ?why.fields,
+        fields = why.fields.as_ref().map(field::debug),
         "would have been refused: the policy only observes, so the handler runs without protection: what \
          is refused once it is enforced, its clients or its policy must mend before"
     );
@@ -146,6 +146,14 @@ pub(crate) fn waiting(key: &RecordKey) {
     debug!(
         key = key.digest(),
         "waiting: the request waits for another delivery's run of the same operation"
+    );
+}
+
+/// A layer was made with no rule.
+pub(crate) fn no_rule() {
+    warn!(
+        "no rule: a layer was made without one, so that it protects nothing: name the routes in its \
+         rules, or leave the layer out"
     );
 }
 
@@ -165,7 +173,7 @@ pub(crate) fn mismatch(subject: &Subject, fields: Option<&[String]>) {
     warn!(
         rule = subject.rule.name(),
         key = subject.record.digest(),
-        ?fields,
+        fields = fields.map(field::debug),
         "mismatch: an identity came again with something else and was refused with 422: a client \
          that reuses its keys, or somebody who changes what was sent"
     );
@@ -260,7 +268,7 @@ pub(crate) fn fenced_off(grant: &Grant, found: Written, doing: &'static str) {
         attempt = grant.attempt,
         fence = grant.fence.get(),
         doing,
-        ?state,
+        state = state.map(field::debug),
         "fenced off: another execution or a verdict has this operation now, so it may have been \
          executed twice: compare both effects, and lengthen the lease if processes stall"
     );

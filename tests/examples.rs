@@ -590,9 +590,14 @@ async fn the_readme_publishes_what_the_rules_of_the_example_say() {
     for line in shown.lines() {
         assert!(file.lines().any(|of_file| of_file == line), "{line}");
     }
-    let wrong = run("configured", &[]).await;
-    assert!(!wrong.status.success());
-    assert!(text(&wrong.stderr).contains("usage: configured describe"), "{wrong:?}");
+    for (example, usage) in [
+        ("configured", "usage: configured describe | configured serve 127.0.0.1:8080\n"),
+        ("signed", "usage: signed serve ADDRESS | signed sign ADDRESS ID BODY\n"),
+    ] {
+        let wrong = run(example, &[]).await;
+        assert!(!wrong.status.success());
+        assert_eq!(text(&wrong.stderr), usage, "as it is, without quotes");
+    }
 }
 
 /// Runs the example `operations` against this Redis: what it printed, or what it complained of.

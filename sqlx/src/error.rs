@@ -9,10 +9,8 @@ use crate::dialect::Dialect;
 /// Whatever it is, the transaction is of no more use: drop it, and answer that nothing happened
 /// (503). Only where [`DedupRow::commit`](crate::DedupRow::commit) failed, nobody knows; the next
 /// delivery finds out, since it finds the row or finds none.
-#[derive(Debug)]
 pub struct Error(Kind);
 
-#[derive(Debug)]
 pub(crate) enum Kind {
     Database { error: sqlx::Error, retryable: bool },
     Unanswered { table: &'static str, id: i64 },
@@ -59,6 +57,17 @@ impl Error {
     /// Whether the state that the column holds is none of the state machine's.
     pub fn is_unknown_state(&self) -> bool {
         matches!(self.0, Kind::UnknownState { .. })
+    }
+}
+
+impl fmt::Debug for Error {
+    /// In words, with what the database said: what is printed where `main` returns it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match std::error::Error::source(self) {
+            Some(cause) => write!(f, ": {cause}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -118,5 +127,23 @@ impl std::error::Error for Error {
             Kind::Database { error, .. } | Kind::Old { error, .. } => Some(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_main_prints_of_an_error_is_its_message_and_what_the_database_said() {
+        let said = sqlx::Error::PoolClosed.to_string();
+        let closed =
+            Error::new(Kind::Database { error: sqlx::Error::PoolClosed, retryable: false });
+        assert_eq!(
+            format!("{closed:?}"),
+            format!("the database refused or could not be reached: {said}")
+        );
+        let open = Error::new(Kind::Unanswered { table: "dedup", id: 7 });
+        assert_eq!(format!("{open:?}"), open.to_string());
     }
 }

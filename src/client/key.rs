@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderName, HeaderValue};
 use rand::RngExt;
 
-use crate::{identity::IDENTITY_BYTES_AT_MOST, record::uuid};
+use crate::{identity::IDENTITY_BYTES_AT_MOST, in_words, record::uuid};
 
 /// The key of one operation: what all sends of it have in common.
 ///
@@ -32,8 +32,14 @@ use crate::{identity::IDENTITY_BYTES_AT_MOST, record::uuid};
 pub struct Key(Arc<str>);
 
 /// A text that cannot be a key. Its message says what is wrong and what would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyError(String);
+
+impl fmt::Debug for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
+    }
+}
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

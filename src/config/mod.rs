@@ -69,6 +69,9 @@ const FIELDS: [&str; 2] = ["rules", "recent"];
 /// Each layer that is made with the rules has as much room for itself; its own setter counts over what
 /// the file says.
 ///
+/// An empty list protects nothing: it may be meant so, where an environment opts in to nothing, and the
+/// layer that is made with it says so in a warning, *no rule*. Without the list it is an error.
+///
 /// # Errors
 ///
 /// Reading it fails where a field is unknown or stands twice, where two fields contradict each other,

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::RowPrint;
-use crate::{record::Answer, store::BoxFuture};
+use crate::{in_words, record::Answer, store::BoxFuture};
 
 /// Which operation a row is for: its plain identity under an explicit scope, and never the hash the
 /// store knows it by, so that a row outlives a change of the layer's secret. All of it together is what a row
@@ -88,7 +88,6 @@ pub enum Sealed {
 }
 
 /// A ledger could not say.
-#[derive(Debug)]
 pub struct LedgerError {
     message: String,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -116,6 +115,12 @@ impl LedgerError {
     pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+}
+
+impl fmt::Debug for LedgerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
     }
 }
 

@@ -57,6 +57,8 @@ struct Asks {
 
 struct State {
     waiters: usize,
+    /// How many have come in all.
+    came: u64,
     /// What the last look saw, or the last claim.
     seen: InProgress,
     /// When the last look began.
@@ -90,6 +92,7 @@ impl Pollers {
         {
             let mut state = poller.state();
             state.waiters += 1;
+            state.came += 1;
             state.seen = met;
         }
         Waiting { pollers: self, key: claim.key, poller, since: Instant::now() }
@@ -102,9 +105,14 @@ impl Pollers {
         }
     }
 
-    /// It is not joined any more.
-    fn retire(&self, key: &RecordKey, poller: &Arc<Poller>) {
-        remove(&mut self.by_key(), key, poller);
+    /// It is not joined any more; false where it is, because more than `at_most` have come.
+    fn retire(&self, key: &RecordKey, poller: &Arc<Poller>, at_most: Option<u64>) -> bool {
+        let mut by_key = self.by_key();
+        if at_most.is_some_and(|at_most| poller.state().came > at_most) {
+            return false;
+        }
+        remove(&mut by_key, key, poller);
+        true
     }
 
     fn by_key(&self) -> MutexGuard<'_, ByKey> {
@@ -121,7 +129,7 @@ impl Poller {
             lead: sync::Mutex::new(()),
             told: watch::Sender::new(None),
             hurry: Notify::new(),
-            state: Mutex::new(State { waiters: 0, seen, looked: None, next, pause }),
+            state: Mutex::new(State { waiters: 0, came: 0, seen, looked: None, next, pause }),
         }
     }
 
@@ -152,6 +160,11 @@ impl State {
         self.looked = Some(now);
         self.next = now + self.pause.mul_f64(rand::random_range(0.5..1.0));
         self.pause = (self.pause * 2).min(LOOK_AFTER_AT_MOST);
+    }
+
+    /// The next look is due at once.
+    fn look_again(&mut self) {
+        self.next = Instant::now();
     }
 
     /// Another run may begin now, and be short.
@@ -246,7 +259,11 @@ impl Waiting<'_> {
         L: Fn() -> F,
         F: Future<Output = Result<Claimed, StoreError>>,
     {
-        self.poller.state().begin();
+        let came = {
+            let mut state = self.poller.state();
+            state.begin();
+            state.came
+        };
         let claimed = match look().await {
             Ok(Claimed::InProgress(now)) => {
                 self.poller.state().seen = now;
@@ -262,10 +279,16 @@ impl Waiting<'_> {
             if !matches!(claimed, Claimed::Abandoned(_)) {
                 self.poller.state().start_over();
             }
-        } else {
-            // First, so that nobody who comes now hears what is older than he.
-            self.pollers.retire(&self.key, &self.poller);
+            return Some(claimed);
+        }
+        // What was done stays done. Anything else may have been settled while the answer was on its way, and
+        // who came in that time has met the run that began then.
+        let is_final = matches!(claimed, Claimed::Completed(_));
+        // First, so that nobody who comes now hears what is older than he.
+        if self.pollers.retire(&self.key, &self.poller, (!is_final).then_some(came)) {
             self.poller.told.send_replace(Some(claimed.clone()));
+        } else {
+            self.poller.state().look_again();
         }
         Some(claimed)
     }

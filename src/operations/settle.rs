@@ -4,6 +4,7 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use super::{Found, Operations, Standing};
 use crate::{
+    in_words,
     ledger::{DynLedger, Ledger, LedgerEntry, LedgerError, LedgerRow, Sealed},
     operation::{find_row, seal_row, storable},
     record::{Answer, ClaimToken, Kind, RecordKey, State},
@@ -99,7 +100,6 @@ pub enum SettleErrorKind {
 }
 
 /// An operation was not settled, or, where the store did not answer, may not be.
-#[derive(Debug)]
 pub struct SettleError {
     kind: SettleErrorKind,
     message: String,
@@ -138,6 +138,12 @@ impl SettleError {
     }
 }
 
+impl fmt::Debug for SettleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, Some(&self.kind), self)
+    }
+}
+
 impl fmt::Display for SettleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -158,6 +164,9 @@ impl<S: Store> Operations<S> {
     /// alive, and *not done* where its owner may be, since it lapsed less than the longest run ago. Of
     /// one that was given up that is so where an earlier attempt may be. A store that has just changed
     /// may have lost signs of life, and refuses *not done* for one lease.
+    ///
+    /// Requests that wait for the operation, in whatever process, hear of it at their next look: half a
+    /// second later at most. No layer knows that its store is settled in, not even one of the same process.
     ///
     /// # Errors
     ///

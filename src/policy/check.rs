@@ -3,12 +3,18 @@
 use std::{error::Error, fmt, time::Duration};
 
 use super::Policy;
-use crate::fingerprint::Compared;
+use crate::{fingerprint::Compared, in_words};
 
 /// A policy that cannot work. Its message says what is wrong and how to mend it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PolicyError {
     message: String,
+}
+
+impl fmt::Debug for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
+    }
 }
 
 impl fmt::Display for PolicyError {

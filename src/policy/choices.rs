@@ -324,7 +324,8 @@ impl Policy {
     /// * A store that is slow costs a request one call ([`Policy::call_within`], 500 ms), and the same
     ///   again for the answer of a first delivery.
     /// * A handler that asks for [`Operation`](crate::Operation) has one wherever the identity is known;
-    ///   without a grant its fence is 0.
+    ///   without a grant its fence is 0. Where it is not, axum's extractor answers 500 in the handler's
+    ///   place: ask for `Option<Operation>` for so long.
     /// * Abandoned operations stay so: no resolver and no ledger is asked, and no row is sealed.
     ///   [`Policy::on_mismatch`] is not told.
     /// * A body that breaks off before it is whole is still answered by the layer: there is no request to

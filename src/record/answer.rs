@@ -10,6 +10,7 @@ use super::{
     codec::{decode_unbound, encode_unbound},
     encode,
 };
+use crate::in_words;
 
 /// The longest content type of an answer of which nothing else is kept.
 const KIND_AT_MOST: usize = 100;
@@ -36,8 +37,14 @@ pub struct Answer {
 }
 
 /// Bytes that are no answer of this version or an older one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct UnreadableAnswer(Unreadable);
+
+impl fmt::Debug for UnreadableAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
+    }
+}
 
 impl fmt::Display for UnreadableAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,9 +5,9 @@ use std::{error::Error, fmt};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Answer;
+use crate::in_words;
 
 /// A value cannot be written as an answer, or an answer cannot be read as a value.
-#[derive(Debug)]
 pub struct ValueError {
     doing: &'static str,
     source: Option<serde_json::Error>,
@@ -17,6 +17,12 @@ impl ValueError {
     /// Whether the answer has no body: it was too large, or could not be written, when it was stored.
     pub fn is_not_kept(&self) -> bool {
         self.source.is_none()
+    }
+}
+
+impl fmt::Debug for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, None, self)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::{error::Error, fmt, time::Duration};
 
+use crate::in_words;
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A store could not answer. What was asked of it may have happened all the same.
-#[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
     message: String,
@@ -94,6 +95,12 @@ impl StoreError {
     /// The store answers, but refuses.
     pub fn is_refused(&self) -> bool {
         self.kind == StoreErrorKind::Refused
+    }
+}
+
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, Some(&self.kind), self)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use crate::{identity::IDENTITY_BYTES_AT_MOST, record::OneTimeToken, store::StoreError};
+use crate::{identity::IDENTITY_BYTES_AT_MOST, in_words, record::OneTimeToken, store::StoreError};
 
 /// What came of asking for a token. `Display` says it to whoever asked, without the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,6 @@ impl fmt::Display for Issuance {
 }
 
 /// No token was issued, or nobody knows whether one was; there is none to give out.
-#[derive(Debug)]
 pub struct IssueError {
     kind: IssueErrorKind,
     message: String,
@@ -101,6 +100,12 @@ impl From<StoreError> for IssueError {
             message: "the store of one-time tokens cannot be asked".to_owned(),
             source: Some(error),
         }
+    }
+}
+
+impl fmt::Debug for IssueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        in_words::debug(f, Some(&self.kind), self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use axum::body::Body;
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody};
+use tower_idempotency::{IdempotencyLayer, MemoryStore, RequestBody, Rules};
 use tower_idempotency_test_support::Log;
 
 use crate::support::rules;
@@ -100,4 +100,40 @@ async fn nothing_is_told_where_every_rule_was_hit_or_no_request_came() {
     send(&layer, "/else", 10_000).await;
     layer.drain(Duration::ZERO).await;
     assert!(rules_told(&log).is_empty());
+}
+
+/// What was said of a layer with the rules of this file, in either format.
+fn told_at_start(toml: &str, json: &str) -> Vec<String> {
+    let json: Rules = serde_json::from_str(json).unwrap();
+    let [told, same] = [rules(toml).unwrap(), json].map(|rules| {
+        let (log, _guard) = Log::listen();
+        let layer = IdempotencyLayer::new(MemoryStore::new(), rules);
+        let _ = layer.clone();
+        log.of("no rule")
+    });
+    assert_eq!(told, same);
+    told
+}
+
+#[test]
+fn a_file_without_a_rule_is_told_when_its_layer_is_made_whatever_else_it_says() {
+    for (toml, json) in [
+        ("rules = []", "[]"),
+        ("rules = { rules = [] }", r#"{"rules": []}"#),
+        ("rules = { recent = '2MiB', rules = [] }", r#"{"recent": "2MiB", "rules": []}"#),
+    ] {
+        let [told] = &told_at_start(toml, json)[..] else { panic!("one warning: {toml}") };
+        assert!(told.starts_with("WARN ") && told.contains("it protects nothing"), "{told}");
+    }
+    // To forget the list is no way to say so.
+    for wrong in [r#"{"recent": "2MiB"}"#, "{}", "null"] {
+        assert!(serde_json::from_str::<Rules>(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn of_a_file_with_a_rule_nothing_is_told_when_its_layer_is_made() {
+    let rule = r#"[{ "name": "r", "policy": "api", "scope": "everyone" }]"#;
+    let toml = "rules = [{ name = 'r', policy = 'api', scope = 'everyone' }]";
+    assert!(told_at_start(toml, rule).is_empty());
 }

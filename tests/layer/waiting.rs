@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_idempotency::{
-    Policy, RefusalKind,
+    Answer, Policy, RefusalKind,
     operations::{Operations, Settle},
     store::{Cursor, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
@@ -394,6 +394,56 @@ async fn a_waiter_hears_no_answer_that_is_older_than_it() {
     door.let_one_in();
     again.await.unwrap().is_executed();
     waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_by_hand_is_heard_of_at_the_next_look() {
+    let (house, _door, clients) = crowd(api().wait(120 * SECOND), 200, 5).await;
+    sleep(60 * SECOND).await;
+    let operations = Operations::new(house.store.clone());
+    let page = operations.list(Cursor::START, 10).await.unwrap();
+    let verdict = Settle::done(Answer::text("by hand"), "a test").forced();
+    operations.settle(&page.operations[0], verdict).await.unwrap();
+    let settled = Instant::now();
+    for waiter in clients.into_iter().skip(1) {
+        assert_eq!(waiter.await.unwrap().is_replayed().text(), "by hand");
+    }
+    let took = settled.elapsed();
+    assert!(took <= std::time::Duration::from_millis(502), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_while_a_look_is_on_its_way_hears_nothing_that_is_older_than_it() {
+    let (house, door) = with_door(api().wait(120 * SECOND).call_within(10 * SECOND), 504);
+    let first = house.client("k");
+    door.came().await;
+    let looking = house.client("k");
+    let waiting = house.client("k");
+    settle().await;
+    let gate = Gate::new();
+    house.faults.next(Transition::Claim, Fault::HoldAnswer(gate.clone()));
+    door.let_one_in();
+    first.await.unwrap().is_executed();
+    // It has seen that nobody knows, and is about to hear so.
+    gate.arrived(1).await;
+    let operations = Operations::new(house.store.clone());
+    let page = operations.list(Cursor::START, 10).await.unwrap();
+    operations.settle(&page.operations[0], Settle::not_done("a test").forced()).await.unwrap();
+    let again = house.client("k");
+    door.came().await;
+    let late = house.client("k");
+    settle().await;
+    gate.open();
+    looking.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    sleep(10 * SECOND).await;
+    assert!(!late.is_finished() && !waiting.is_finished(), "it runs again");
+    door.let_one_in();
+    again.await.unwrap().is_executed();
+    let ended = Instant::now();
+    for waiter in [late, waiting] {
+        waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    }
+    assert_eq!(ended.elapsed(), std::time::Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

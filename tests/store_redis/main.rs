@@ -17,6 +17,7 @@ mod requests;
 mod rights;
 mod scripts;
 mod sentinel;
+mod start;
 mod staying_up;
 mod stored;
 mod support;

@@ -125,7 +125,19 @@ async fn what_a_sender_is_told_in_one_word_is_in_the_log_with_its_reason() {
     let [refused] = &log.of("refused")[..] else { panic!("one event") };
     assert!(refused.starts_with("DEBUG "), "{refused}");
     assert!(refused.contains(r#"rule="fulfil" reason="identity-missing""#), "{refused}");
-    assert!(refused.contains("form field notify_id is missing"), "{refused}");
+    assert!(refused.contains(" detail=\"form field notify_id is missing"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_mismatch_names_the_fields_that_differ_as_they_are() {
+    let (log, _guard) = Log::listen();
+    let policy = Policy::webhook(json("/id")).compare([json("/amount")]);
+    let app = answering(&MemoryStore::new(), Rule::new("fulfil", policy), &Arc::new(200.into()));
+    for body in [r#"{"id": 1, "amount": 960}"#, r#"{"id": 1, "amount": 961}"#] {
+        app.send(Request::post("/").body(body.into()).unwrap()).await;
+    }
+    let [mismatch] = &log.of("mismatch")[..] else { panic!("one event") };
+    assert!(mismatch.contains(r#" fields=["JSON field /amount"]"#), "{mismatch}");
 }
 
 #[tokio::test]
@@ -136,7 +148,8 @@ async fn the_reason_shows_no_part_of_a_private_identity() {
     assert!(log.of("refused")[0].contains("3.1415926"), "{:?}", log.all());
     let (log, answered) = refused(policy().private_label(), body).await;
     assert_eq!(answered, StatusCode::BAD_REQUEST);
-    assert_eq!(log.of("refused").len(), 1);
+    let [refused] = &log.of("refused")[..] else { panic!("one event") };
+    assert!(!refused.contains("detail="), "{refused}");
     assert!(log.all().iter().all(|line| !line.contains("3.1415926")), "{:?}", log.all());
 }
 

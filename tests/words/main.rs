@@ -1,7 +1,9 @@
 //! What the documents say, held against what the code does.
 
 mod app;
+mod errors;
 mod events;
+mod lowest;
 mod problems;
 mod readme;
 mod redis;

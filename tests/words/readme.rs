@@ -59,6 +59,8 @@ fn versions_that_must_fit_are_those_of_the_manifests() {
         let line = manifest.lines().find(|line| line.starts_with(&format!("{name} = {{ version")));
         line.expect(name).split('"').nth(1).unwrap().to_owned()
     };
+    let axum = format!("\naxum = \"{}\"\n", required("Cargo.toml", "axum"));
+    assert!(read("README.md").contains(&axum), "{axum}");
     let sqlx = format!("sqlx = {{ version = \"{}\",", required("sqlx/Cargo.toml", "sqlx"));
     for document in ["README.md", "sqlx/README.md"] {
         assert!(read(document).contains(&sqlx), "{document}");

@@ -195,6 +195,9 @@ fn targets<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Vec<Target>, S
 impl Target {
     /// Checks the URL; connects to nothing.
     fn parse(url: &str) -> Result<Self, StoreError> {
+        if let Some(instead) = of_many(url) {
+            return Err(StoreError::new(StoreErrorKind::Refused, instead));
+        }
         // Read as one without TLS, so that it needs none of the client's own TLS.
         let plain = ["rediss://", "valkeys://"].into_iter().find_map(|tls| url.strip_prefix(tls));
         let tls = plain.is_some();
@@ -212,6 +215,38 @@ impl Target {
         };
         let login = info.redis_settings().clone();
         Ok(Self { place, login, tls })
+    }
+}
+
+/// Other clients have URLs for sentinels and clusters; what to say here in place of one. Nothing of it is
+/// repeated: there may be a password in it.
+fn of_many(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let (_, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let sentinel = "RedisStore::of(RedisServers::sentinel(..)), with redis://host:26379 for each sentinel and \
+                    redis://user:password@name/0 for the primary, its name in place of a host";
+    let cluster = "RedisStore::of(RedisServers::cluster(..)), with redis://user:password@host:6379 for each node that is \
+                   known";
+    let without = |feature, has| match has {
+        true => String::new(),
+        false => format!(" (feature {feature}, which this build does not have)"),
+    };
+    let sentinel =
+        sentinel.to_owned() + &without("redis-sentinel", cfg!(feature = "redis-sentinel"));
+    let cluster = cluster.to_owned() + &without("redis-cluster", cfg!(feature = "redis-cluster"));
+    let scheme = scheme.to_ascii_lowercase();
+    if scheme.contains("sentinel") {
+        Some(format!("sentinels have no URL of their own here: use {sentinel}"))
+    } else if scheme.contains("cluster") {
+        Some(format!("a cluster has no URL of its own here: use {cluster}"))
+    } else if hosts.contains(',') {
+        Some(format!(
+            "this URL names several hosts, and each needs one of its own: for a cluster use {cluster}; \
+             for sentinels use {sentinel}"
+        ))
+    } else {
+        None
     }
 }
 

@@ -9,6 +9,7 @@ use crate::{RedisBuilder, RedisServer};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const SLOTS: u16 = 16_384;
+const PRIMARIES: usize = 3;
 
 /// Three primaries with a third of the slots each, and a replica of each if wished. Killed when it is
 /// dropped.
@@ -38,7 +39,7 @@ impl RedisCluster {
         settings: impl Fn(RedisBuilder) -> RedisBuilder,
     ) -> Self {
         let mut nodes = Vec::new();
-        for _ in 0..if with_replicas { 6 } else { 3 } {
+        for _ in 0..if with_replicas { 2 * PRIMARIES } else { PRIMARIES } {
             let mut node = RedisServer::builder().cluster_node();
             if with_replicas {
                 // Nodes that wait for a busy machine are not to be taken for dead before a test has begun.
@@ -74,13 +75,13 @@ impl RedisCluster {
     }
 
     async fn replicate(&self) {
-        for (nth, replica) in self.nodes.iter().enumerate().skip(3) {
-            let id = self.id(nth - 3).await;
+        for (nth, replica) in self.nodes.iter().enumerate().skip(PRIMARIES) {
+            let id = self.id(nth - PRIMARIES).await;
             wait(async || replica.command(&["CLUSTER", "REPLICATE", &id]).await == Value::Okay)
                 .await;
             wait(async || text(replica.command(&["INFO"]).await).contains("master_link_status:up"))
                 .await;
-            self.write_through(nth - 3, replica).await;
+            self.write_through(nth - PRIMARIES, replica).await;
         }
     }
 
@@ -189,14 +190,32 @@ impl RedisCluster {
     pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
         self.move_keys(slot, from, to).await;
         let (slot, target) = (slot.to_string(), self.id(to).await);
-        for nth in [to, from] {
-            ok(&self.nodes[nth], &["CLUSTER", "SETSLOT", &slot, "NODE", &target]).await;
+        let owned = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
+        ok(&self.nodes[to], &owned).await;
+        // With its first slot it took an epoch. Whoever has not heard of that yet believes older news, and
+        // spreads them: the next owner would lose a slot to them that it has just been given.
+        for nth in self.primaries(to).await {
+            self.knows_epoch(nth, to).await;
+            ok(&self.nodes[nth], &owned).await;
         }
-        // A node that has not heard of the other's new epoch yet takes the next slot from it under an older
-        // one, and loses it again to the news.
+    }
+
+    /// Which nodes are primaries, as one of them knows it.
+    async fn primaries(&self, told_by: usize) -> Vec<usize> {
+        let told = text(self.nodes[told_by].command(&["CLUSTER", "NODES"]).await);
+        let is_one = |nth: &usize| {
+            let address = format!(" 127.0.0.1:{}@", self.nodes[*nth].port_for_servers());
+            let line = told.lines().find(|line| line.contains(&address)).unwrap_or_default();
+            line.contains("master") && !line.contains("fail")
+        };
+        (0..self.nodes.len()).filter(is_one).collect()
+    }
+
+    /// Waits until one node has heard of another's epoch.
+    async fn knows_epoch(&self, nth: usize, of: usize) {
         let started = Instant::now();
-        while self.epoch(from, to).await != self.epoch(to, to).await {
-            assert!(started.elapsed() < READY_WITHIN, "no news of node {to} comes to node {from}");
+        while self.epoch(nth, of).await != self.epoch(of, of).await {
+            assert!(started.elapsed() < READY_WITHIN, "no news of node {of} come to node {nth}");
             sleep(Duration::from_millis(5)).await;
         }
     }
@@ -207,7 +226,7 @@ impl RedisCluster {
         let id = self.id(of).await;
         let line = nodes.lines().find(|line| line.starts_with(&id));
         let epoch = line.and_then(|line| line.split(' ').nth(6));
-        epoch.expect("a node is known to the others, and its epoch").to_owned()
+        epoch.expect("the nodes know each other, and their epochs").to_owned()
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) use inspect::{clock, inspect};
 /// it: see [`RedisStore::preflight`](crate::RedisStore::preflight).
 ///
 /// Displayed, it is a report for a person, a line for each finding.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Preflight {
     findings: Vec<Finding>,
 }
@@ -121,6 +121,13 @@ impl fmt::Display for Preflight {
             write!(f, "\n  {:<8} {:<12} {}", finding.level, finding.what, finding.detail)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Preflight {
+    /// The report too: what is printed where `main` returns it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

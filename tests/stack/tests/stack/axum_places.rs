@@ -157,6 +157,17 @@ async fn a_handler_that_demands_an_operation_says_what_is_missing() {
     let server =
         Server::start(Router::new().route("/pay", routed(demanding)).route_layer(layer())).await;
     assert_eq!(ask(&server, Protocol::Http1, "/pay").await.body, "k");
+
+    // A rule is there, and what it only observes may have no identity.
+    let observing = Rule::new("pay", Policy::api(Scope::everyone()).observe());
+    let observing = IdempotencyLayer::new(MemoryStore::new(), observing);
+    let server =
+        Server::start(Router::new().route("/pay", routed(demanding)).route_layer(observing)).await;
+    assert_eq!(ask(&server, Protocol::Http1, "/pay").await.body, "k");
+    let keyless = http::Request::post("/pay").body("x").unwrap();
+    let answer = send(server.address(), Protocol::Http1, keyless).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(String::from_utf8_lossy(&answer.body).contains("Policy::observe"));
 }
 
 async fn marking(request: Request, next: Next) -> Response {
