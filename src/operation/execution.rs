@@ -69,11 +69,12 @@ impl Execution {
         let Way { shared, subject, mut claimant, .. } = way;
         let operation = Operation::new(subject, granted.grant);
         let watched = shared.keeper.watch(operation.clone(), granted.since)?;
-        let claims_until = claimant.started();
         if operation.previous() == Previous::AbandonedUnknown {
             telemetry::rerun(operation.subject(), operation.grant());
         }
         let in_flight = operation.subject().rule.metrics().in_flight();
+        // Not before: whoever takes events or counts may panic, and then nothing has run.
+        let claims_until = claimant.started();
         let settlement = Settlement::new(shared, operation.clone(), watched, claims_until);
         Some(Self { operation, settlement, _in_flight: in_flight })
     }

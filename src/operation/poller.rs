@@ -187,7 +187,7 @@ impl Waiting<'_> {
     /// over. `look` looks once, in `within` at most; `for_one` says which answers only one of all waiters
     /// is to act on: the others go on waiting.
     ///
-    /// The answer is from a look that began after the waiter came.
+    /// Unless it is a stored one, which stays, the answer is from a look that began after the waiter came.
     pub(super) async fn wait<L, F>(
         &self,
         look: L,

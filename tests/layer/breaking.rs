@@ -2,11 +2,12 @@
 //! dropped, a client that leaves at each single poll, a caller without a runtime.
 
 use std::{
+    fmt::Debug,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -27,6 +28,12 @@ use tower_idempotency::{
         Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
         StoreErrorKind, Written,
     },
+};
+use tracing::{
+    Event, Id, Metadata, Subscriber,
+    field::Field,
+    span::{Attributes, Record},
+    subscriber::set_default,
 };
 
 use crate::house::{
@@ -182,6 +189,60 @@ async fn wherever_a_handler_panics_its_key_is_unknown_at_once_and_its_client_hea
         house.send("other").await.is_executed();
         assert_eq!(house.store_states().await, [State::Completed, State::InProgress]);
     }
+}
+
+/// Takes events, and panics at one that begins with these words, once.
+struct Trap(&'static str, AtomicBool);
+
+impl Subscriber for Trap {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut said = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            if field.name() == "message" {
+                said = format!("{value:?}");
+            }
+        });
+        if said.starts_with(self.0) && self.1.swap(false, Ordering::SeqCst) {
+            panic!("the panic of whoever takes events");
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_granted_is_called_off_where_whoever_takes_events_panics_before_the_handler_runs()
+{
+    let statuses = Mutex::new(vec![200, 504]);
+    let statuses = Arc::new(statuses);
+    let house = House::with(api().rerun_abandoned(), move |_| {
+        let status = statuses.lock().unwrap().pop().unwrap();
+        async move { text(status, "done") }
+    });
+    house.send("k").await.is_executed();
+    let panicked = {
+        let _guard = set_default(Trap("rerun", AtomicBool::new(true)));
+        house.client("k").await
+    };
+    assert!(panicked.is_err_and(|error| error.is_panic()));
+    settle().await;
+    assert_eq!(house.runs(), 1);
+    // Not for a lease: nobody runs it.
+    assert!(house.record().await.is_abandoned());
+    house.send("k").await.is_executed();
+    assert_eq!(house.runs(), 2);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_idempotency::{
-    Drained, MemoryStore, RefusalKind, State, Store,
+    Drained, MemoryStore, Policy, RefusalKind, State, Store,
     store::{Cursor, Reason, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
 };
@@ -76,11 +76,11 @@ async fn a_renewal_that_fails_is_tried_again_before_the_lease_is_over() {
     house.send("k").await.is_replayed();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_handler_learns_that_its_lease_is_lost_when_the_store_is_away_for_a_lease() {
+/// A handler that goes on until its lease is lost, and when that was.
+async fn lost_after(policy: Policy, hangs: bool) -> Duration {
     let lost = Arc::new(std::sync::Mutex::new(None));
     let noted = lost.clone();
-    let house = House::with(api().lease(3 * SECOND), move |request| {
+    let house = House::with(policy, move |request| {
         let (operation, noted) = (operation(&request), noted.clone());
         async move {
             let begun = Instant::now();
@@ -90,10 +90,29 @@ async fn a_handler_learns_that_its_lease_is_lost_when_the_store_is_away_for_a_le
             text(200, "done")
         }
     });
-    house.faults.always(Transition::Renew, Fault::Hold(Gate::new()));
-    house.send("k").await.is_executed();
-    let after = lost.lock().unwrap().unwrap();
-    assert!(after >= 3 * SECOND && after < 5 * SECOND, "{after:?}");
+    if hangs {
+        house.faults.always(Transition::Renew, Fault::Hold(Gate::new()));
+    }
+    let sent = timeout(60 * SECOND, house.send("k")).await;
+    sent.expect("the handler learns so").is_executed();
+    lost.lock().unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_learns_that_its_lease_is_lost_when_the_store_is_away_for_a_lease() {
+    // However long a call may take: that it hangs is noticed when the lease lapses.
+    for call_within in [SECOND / 2, 20 * SECOND] {
+        let policy = api().lease(3 * SECOND).call_within(call_within);
+        let after = lost_after(policy, true).await;
+        assert!(after >= 3 * SECOND && after < 5 * SECOND, "{call_within:?}: {after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_learns_that_it_is_renewed_no_more_when_it_has_run_for_too_long() {
+    let policy = api().lease(3 * SECOND).max_run(9 * SECOND);
+    let after = lost_after(policy, false).await;
+    assert!(after >= 9 * SECOND && after < 11 * SECOND, "{after:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -365,10 +365,11 @@ async fn a_handler_that_asks_for_its_operation_has_one_without_a_grant() {
     let house = House::with(observing(), |asked: Asked| async move {
         let operation = asked.extensions().get::<Operation>().ok_or("it has none")?.clone();
         let granted = operation.fence().get() > 0;
-        respond(200, Full::new(Bytes::from(format!("{} {granted}", operation.key()))))
+        let found = (operation.attempt(), operation.previous());
+        respond(200, Full::new(Bytes::from(format!("{} {granted} {found:?}", operation.key()))))
     });
-    assert_eq!(house.send("k").await.is_executed().text(), "k true");
-    assert_eq!(house.send("k").await.would(Would::Replay).text(), "k false");
+    assert_eq!(house.send("k").await.is_executed().text(), "k true (1, Nothing)");
+    assert_eq!(house.send("k").await.would(Would::Replay).text(), "k false (1, Nothing)");
 }
 
 #[tokio::test(start_paused = true)]

@@ -173,6 +173,8 @@ async fn a_seal_that_meets_another_requests_row_refuses_what_has_not_happened() 
         if status == 404 {
             is_mismatch(&told);
             assert_eq!(house.record().await.state, State::Released);
+            let [refused] = &log.of("refused")[..] else { panic!("one event") };
+            assert!(refused.contains("reason=\"mismatch\""), "{refused}");
         } else {
             // It has happened, and has no row: nobody is told that it has not.
             assert_eq!(told.is_executed().text(), "said");

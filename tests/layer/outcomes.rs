@@ -13,6 +13,7 @@ use tower_idempotency::{
     MemoryStore, Outcome, Policy, RefusalKind, Rule, State,
     test_util::{Fault, Gate, Transition},
 };
+use tower_idempotency_test_support::Log;
 
 use crate::house::{
     Answered, Chunks, House, Reply, SECOND, api, operation, respond, settle, text, with_door,
@@ -94,6 +95,23 @@ async fn a_keep_if_that_panics_leaves_the_outcome_unknown_at_once() {
     assert_eq!(second(&house).await, Second::Unknown);
     house.drained().await;
     assert_eq!(house.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_outcome_is_told_with_what_made_it_so() {
+    let houses = [
+        (House::with(api(), |_| async { text(504, "") }), "its answer says that nobody knows"),
+        (broken(None), "the answer broke off"),
+        (House::new(api().keep_if(|_| panic!("a mistake"))), "Policy::keep_if panicked"),
+        (House::with(api(), |_| async { Err("no".to_owned()) }), "the handler ended in an error"),
+        (House::with(api(), |_| async { panic!("a mistake") }), "the handler panicked"),
+    ];
+    for (house, why) in houses {
+        let (log, _guard) = Log::listen();
+        drop(house.client("k").await);
+        let [told] = &log.of("outcome uncertain")[..] else { panic!("one event: {why}") };
+        assert!(told.contains(why), "{why}: {told}");
+    }
 }
 
 fn broken(outcome: Option<Outcome>) -> House {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::StatusCode;
 use tower_idempotency::{
     Answer, Ledger, LedgerEntry, LedgerError, LedgerRow, MemoryStore, Outcome, Policy, RefusalKind,
-    Rule, Sealed,
+    Rule, Sealed, State,
 };
 
 use crate::{
@@ -71,9 +71,21 @@ async fn a_row_that_the_policy_knows_nothing_of_changes_nothing() {
         let house = contradicting(api(), Table::default(), says);
         house.send("k").await.is_executed();
         let record = house.record().await;
-        let kept = record.state == tower_idempotency::State::Completed;
+        let kept = record.state == State::Completed;
         assert!(!kept, "{says:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_does_not_count_where_it_is_only_observed() {
+    let table = Table::default();
+    let policy = api().ledger(table.clone()).observe();
+    let house = contradicting(policy, table.clone(), Says::Status(503));
+    assert_eq!(house.send("k").await.is_executed().status, 503, "what the handler says");
+    assert_eq!(house.record().await.state, State::Released);
+    // Enforced, it does.
+    let house = contradicting(api().ledger(table.clone()), table, Says::Status(503));
+    assert_eq!(house.send("k").await.is_replayed().text(), "charged");
 }
 
 #[tokio::test(start_paused = true)]

@@ -253,6 +253,11 @@ async fn a_run_that_was_fenced_off_is_told_and_its_handler_too() {
         (Level::ERROR, "fenced off"),
     ]);
     assert_eq!(seen.label_of("fenced off"), "\"pay k\"");
+    {
+        let inner = seen.0.lock().unwrap();
+        let fenced_off = inner.events.iter().find(|(level, _)| *level == Level::ERROR);
+        assert_eq!(fenced_off.unwrap().1["state"], "InProgress");
+    }
     door.let_one_in();
     door.let_one_in();
     let _ = (first.await, second.await);
@@ -268,6 +273,9 @@ async fn a_handler_that_hangs_is_told_once() {
     seen.alarms_are(&[]);
     sleep(60 * SECOND).await;
     seen.alarms_are(&[(Level::ERROR, "longest run passed")]);
+    let inner = seen.0.lock().unwrap();
+    let passed = inner.events.iter().find(|(level, _)| *level == Level::ERROR);
+    assert_eq!(passed.unwrap().1["max_run_s"], "30");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use tokio::{
 use tower_idempotency::{
     Answer, Policy, RefusalKind,
     operations::{Operations, Settle},
-    store::{Cursor, StoreErrorKind},
+    store::{Claimed, Cursor, InProgress, StoreErrorKind},
     test_util::{Fault, Gate, Transition},
 };
 use tower_idempotency_test_support::Log;
@@ -444,6 +444,61 @@ async fn whoever_comes_while_a_look_is_on_its_way_hears_nothing_that_is_older_th
         waiter.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
     }
     assert_eq!(ended.elapsed(), std::time::Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_were_there_before_a_look_hear_of_it_that_nobody_knows() {
+    let (house, door, clients) = crowd(api().wait(120 * SECOND), 504, 50).await;
+    sleep(10 * SECOND).await;
+    let looked = looks(&house);
+    door.let_one_in();
+    for client in clients.into_iter().skip(1) {
+        client.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    }
+    assert_eq!(looks(&house), looked + 1);
+}
+
+/// One waiter's look has seen how a run ended and is held; another waiter was there before, and one comes
+/// meanwhile, who was told that it goes on.
+async fn comes_meanwhile(status: u16) -> (House, Gate, [JoinHandle<Reply>; 3]) {
+    let (house, door) = with_door(api().wait(120 * SECOND).call_within(10 * SECOND), status);
+    let first = house.client("k");
+    door.came().await;
+    let (looking, waiting) = (house.client("k"), house.client("k"));
+    sleep(30 * SECOND).await;
+    let gate = Gate::new();
+    house.faults.next(Transition::Claim, Fault::HoldAnswer(gate.clone()));
+    door.let_one_in();
+    first.await.unwrap().is_executed();
+    gate.arrived(1).await;
+    let going_on = InProgress::new(SECOND, SECOND, 1);
+    house.store.answer_next(Claimed::InProgress(going_on));
+    let late = house.client("k");
+    settle().await;
+    (house, gate, [looking, waiting, late])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_answer_is_everybodys_who_comes_while_it_is_on_its_way() {
+    let (house, gate, clients) = comes_meanwhile(200).await;
+    let looked = looks(&house);
+    gate.open();
+    for client in clients {
+        client.await.unwrap().is_replayed();
+    }
+    assert_eq!(looks(&house), looked, "what was done stays done: nobody looks again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_does_not_hear_of_a_look_has_the_next_one_at_once() {
+    let (house, gate, clients) = comes_meanwhile(504).await;
+    let (looked, opened) = (looks(&house), Instant::now());
+    gate.open();
+    for client in clients {
+        client.await.unwrap().is_refused(RefusalKind::OutcomeUnknown);
+    }
+    assert_eq!(looks(&house), looked + 1, "one for both");
+    assert_eq!(opened.elapsed(), std::time::Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

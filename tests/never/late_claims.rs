@@ -12,7 +12,8 @@ use tokio::time::sleep;
 use tower_idempotency::{
     Grant, MemoryStore, RefusalKind, State, Store, StoreError,
     store::{
-        Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved, Written,
+        Claim, Claimed, Cursor, Issue, Issued, Kept, Page, Release, Resolve, Resolved,
+        StoreErrorKind, Written,
     },
 };
 
@@ -20,11 +21,13 @@ use crate::shop::{Shop, api, keyed, only_state, records, text};
 
 const LATE: Duration = Duration::from_millis(900);
 
-/// A store to which the first claim finds its way late, whoever still waits for it.
+/// A store to which the first claim finds its way late, whoever still waits for it, and the first release
+/// not at all, if told so.
 #[derive(Clone)]
 struct FirstIsLate {
     store: MemoryStore,
     was_first: Arc<AtomicBool>,
+    loses_release: Arc<AtomicBool>,
 }
 
 impl Store for FirstIsLate {
@@ -47,6 +50,9 @@ impl Store for FirstIsLate {
         self.store.complete(grant, kept).await
     }
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
+        if self.loses_release.swap(false, Ordering::SeqCst) {
+            return Err(StoreError::new(StoreErrorKind::Unreachable, "it is away"));
+        }
         self.store.release(release).await
     }
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
@@ -60,12 +66,15 @@ impl Store for FirstIsLate {
     }
 }
 
-async fn after_a_late_claim(status: u16) -> (Shop, MemoryStore) {
+async fn after_a_late_claim(status: u16, loses_release: bool) -> (Shop, MemoryStore) {
     let store = MemoryStore::new();
-    let way = FirstIsLate { store: store.clone(), was_first: Arc::default() };
+    let loses_release = Arc::new(loses_release.into());
+    let way = FirstIsLate { store: store.clone(), was_first: Arc::default(), loses_release };
     let shop = Shop::new(way, api(), move |_| async move { text(status, "answer") });
     // Sent twice: the first is on its way still when the second is granted and has run.
     shop.send(keyed("k")).await.assert_text("answer");
+    // A release that came to nothing is sent again.
+    sleep(LATE / 3).await;
     shop.send(keyed("k")).await.assert_text("answer");
     sleep(LATE).await;
     sleep(Duration::from_secs(60)).await;
@@ -74,16 +83,18 @@ async fn after_a_late_claim(status: u16) -> (Shop, MemoryStore) {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_arrives_after_its_run_was_given_back_leaves_the_key_free() {
-    let (shop, store) = after_a_late_claim(503).await;
-    assert_eq!(shop.runs.count(), 2);
-    assert_eq!(only_state(&store).await, State::Released, "{:?}", records(&store).await);
-    shop.send(keyed("k")).await.assert_text("answer");
-    assert!(shop.layer.drain(Duration::from_secs(5)).await.is_clean());
+    for loses_release in [false, true] {
+        let (shop, store) = after_a_late_claim(503, loses_release).await;
+        assert_eq!(shop.runs.count(), 2, "{loses_release}");
+        assert_eq!(only_state(&store).await, State::Released, "{:?}", records(&store).await);
+        shop.send(keyed("k")).await.assert_text("answer");
+        assert!(shop.layer.drain(Duration::from_secs(5)).await.is_clean());
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_arrives_after_its_run_was_kept_changes_nothing() {
-    let (shop, store) = after_a_late_claim(200).await;
+    let (shop, store) = after_a_late_claim(200, false).await;
     assert_eq!(shop.runs.count(), 1);
     assert_eq!(only_state(&store).await, State::Completed);
     assert!(shop.layer.drain(Duration::ZERO).await.is_clean());

@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -43,6 +43,11 @@ fn granted(token: &[u8]) -> Vec<u8> {
 fn token_of(words: &Words) -> &[u8] {
     // EVALSHA, the hash, how many keys, the key, then the arguments.
     &words[4]
+}
+
+/// It has nine arguments, and no other script that a store runs by itself has as many.
+fn is_claim(words: &Words) -> bool {
+    words.len() == 4 + 9
 }
 
 #[tokio::test]
@@ -109,6 +114,82 @@ async fn another_name_that_was_another_claims_leads_to_nobodys_answer() {
     sleep(SECOND).await;
     shop.send(without_order()).await.assert_text("another tenant's");
     assert_eq!(shop.runs.count(), 0);
+}
+
+#[tokio::test]
+async fn a_long_answer_that_is_another_when_it_is_fetched_is_asked_for_again_and_is_that_one() {
+    const LATER: &[u8] = b"00018000000500001800000000000000000002";
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = asked.clone();
+    let server = FakeRedis::start(move |words: &Words| match &words[0][..] {
+        b"GETRANGE" => bulk(&[b"I1C", &[3; 16], LATER, &[0; 32], b"-the later answer"]),
+        _ if !is_claim(words) => b"-NOPERM it does nothing else\r\n".to_vec(),
+        _ => {
+            let times = if counted.fetch_add(1, Ordering::SeqCst) == 0 { TIMES } else { LATER };
+            bulk(&[b"B", NOW, token_of(words), b"00", times])
+        }
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time");
+    let Ok(Claimed::Completed(completed)) = store.claim(claim(1)).await else {
+        panic!("it is there, twice")
+    };
+    assert_eq!((&completed.payload[..], completed.attempt), (&b"the later answer"[..], 2));
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn behind_a_proxy_a_server_that_nobody_knows_yet_is_asked_which_it_is_with_the_first_claim() {
+    let trusted = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let noted = trusted.clone();
+    let server = FakeRedis::start(move |words: &Words| {
+        if !is_claim(words) {
+            return b"-NOPERM it does nothing else\r\n".to_vec();
+        }
+        // The seventh argument says which server may grant it.
+        noted.lock().unwrap().push(words[4 + 6].clone());
+        bulk(&[b"A", NOW, token_of(words), b"05which", TIMES, b"-"])
+    })
+    .await;
+    let store = RedisStore::connect(&server.url()).await.expect("it tells the time").behind_proxy();
+    for _ in 0..2 {
+        let answer = store.claim(claim(1)).await;
+        assert!(matches!(answer, Ok(Claimed::Granted(_))), "{answer:?}");
+    }
+    assert_eq!(*trusted.lock().unwrap(), [&b"*"[..], b"which"]);
+}
+
+#[tokio::test]
+async fn the_time_that_a_connection_takes_to_come_about_is_taken_from_the_claims() {
+    const TAKES: Duration = Duration::from_millis(300);
+    const SERVERS: Duration = Duration::from_secs(1_800_000_000);
+    let deadlines = Arc::<Mutex<Vec<u64>>>::default();
+    let noted = deadlines.clone();
+    let slow = || {
+        std::thread::sleep(TAKES);
+        SERVERS
+    };
+    let server = FakeRedis::with_clock(slow, move |words: &Words| {
+        if !is_claim(words) {
+            return b"-NOPERM it does nothing else\r\n".to_vec();
+        }
+        let deadline = String::from_utf8(words[4 + 8].clone()).unwrap();
+        noted.lock().unwrap().push(deadline.parse().unwrap());
+        granted(token_of(words))
+    })
+    .await;
+    let mut asked = claim(1);
+    asked.within = TAKES / 2;
+    let store = || RedisStore::lazy(&server.url()).unwrap().call_within(5 * SECOND);
+    let late = store().claim(asked.clone()).await.unwrap_err();
+    assert_eq!(late.kind(), StoreErrorKind::Timeout, "{late}");
+    assert!(deadlines.lock().unwrap().is_empty(), "what is too late is not sent");
+    asked.within = 60 * SECOND;
+    assert!(matches!(store().claim(asked).await, Ok(Claimed::Granted(_))));
+    let [deadline] = deadlines.lock().unwrap()[..] else { panic!("one claim") };
+    // It told the time when half of that had passed, or all of it.
+    let latest = SERVERS + 60 * SECOND - TAKES / 2;
+    assert!(u128::from(deadline) < latest.as_millis(), "{deadline}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tower_idempotency::{
     ClaimToken, Grant, RecordKey, RedisStore, Store, StoreError,
-    store::{Claim, Claimed, IfForgotten, Kept, OnDataLoss, Takeover, Written},
+    store::{Claim, Claimed, IfForgotten, Kept, OnDataLoss, Reason, Release, Takeover, Written},
 };
 use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 
@@ -115,6 +115,70 @@ async fn f7_a_server_that_restarts_empty_is_told_of_the_living_owner_before_anyb
     renewals.abort();
     assert_eq!(owner.complete(&grant, kept("late")).await.unwrap(), Written::Stored);
     assert_eq!(completed(other.claim(claim(key)).await), b"late");
+}
+
+#[tokio::test]
+async fn what_was_given_back_is_not_written_again() {
+    let mut server = RedisServer::start().await;
+    let [owner, _] = two(&server).await;
+    let [held, given_back] = [(); 2].map(|()| claim(new_key()));
+    let (held, given_back) =
+        (granted(owner.claim(held).await), granted(owner.claim(given_back).await));
+    let release = Release::of(&given_back, Reason::DidNotHappen);
+    assert!(owner.release(release).await.unwrap().is_stored());
+    server.restart().await;
+    until(async || {
+        // Whatever it asks, it is connected again.
+        drop(owner.claim(claim(new_key())).await);
+        is_there(&server, held.key).await
+    })
+    .await;
+    sleep(Duration::from_millis(100)).await;
+    assert!(!is_there(&server, given_back.key).await, "nobody runs it");
+}
+
+#[tokio::test]
+async fn who_was_granted_what_was_too_long_to_be_told_and_is_gone_is_a_living_owner_too() {
+    let mut server = RedisServer::start().await;
+    let proxy = Proxy::to(server.address()).await;
+    let [_, other] = two(&server).await;
+    let owner = RedisStore::lazy(&proxy.redis_url()).unwrap();
+    let done = granted(owner.claim(claim(new_key())).await);
+    assert!(
+        owner
+            .complete(&done, Kept::new("long".repeat(8 * 1024).into(), HOLD))
+            .await
+            .unwrap()
+            .is_stored()
+    );
+    sleep(Duration::from_millis(200)).await;
+
+    // It is told that there is an answer, and comes for it when it is over.
+    let replies = proxy.counts().replies;
+    proxy.hold_replies();
+    let asking = tokio::spawn({
+        let owner = owner.clone();
+        async move { owner.claim(claim(done.key)).await }
+    });
+    proxy.wait_until(|counts| counts.replies > replies).await;
+    assert_eq!(server.command(&["DEL", &name(done.key)]).await, Value::Int(1));
+    proxy.heal();
+    granted(asking.await.unwrap());
+
+    server.restart().await;
+    let restarted = Instant::now();
+    let asked = claim(done.key);
+    loop {
+        // Whatever else it asks, it is connected again.
+        drop(owner.claim(claim(new_key())).await);
+        match other.claim(asked.clone()).await {
+            Ok(Claimed::InProgress(_)) => break,
+            Ok(wrong) => panic!("{wrong:?}"),
+            Err(_) => {}
+        }
+        assert!(restarted.elapsed() < SLACK, "the owner is alive and must have written it again");
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]
@@ -266,7 +330,7 @@ async fn where_a_proxy_stands_between_each_claim_asks_and_a_stranger_grants_noth
     server.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
     let asked = claim(new_key());
-    is_held(asking.claim(asked.clone()).await);
+    assert!(is_held(asking.claim(asked.clone()).await) <= HELD_FOR);
     assert!(!is_there(&server, asked.key).await, "nothing is written");
     is_held(asking.claim(claim(new_key())).await);
     // Whoever does not ask does not notice: that is what the choice is for.

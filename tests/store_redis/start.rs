@@ -83,7 +83,14 @@ fn a_url_as_other_clients_write_it_is_answered_with_what_to_use_here() {
         }
     }
     // A comma, or such a word, elsewhere than there.
-    for url in ["redis://:a,b@host:6379", "redis://sentinel:26379", "redis://cluster.shop:6379/1"] {
+    for url in [
+        "redis://:a,b@host:6379",
+        "redis://sentinel:26379",
+        "redis://cluster.shop:6379/1",
+        "redis://host:6379/0?protocol=resp3&of=a,b",
+        "redis+unix:///run/a,b/sentinel.sock",
+        "unix:///run/cluster,1.sock",
+    ] {
         RedisStore::lazy(url).expect(url);
     }
 }

@@ -28,6 +28,16 @@ async fn an_error_that_main_returns_is_its_kind_its_message_and_its_cause() {
     let down = StoreError::new(StoreErrorKind::Full, down).caused_by(broken());
     assert_eq!(printed(down), "Full: it is full: the \"wire\" broke");
 
+    // Nor is a cause that one before it has named; what is behind that is.
+    let deepest = LedgerError::new("the disk is full");
+    let named = LedgerError::new("no table: no disk").caused_by(deepest);
+    let again = LedgerError::new("no disk").caused_by(named);
+    let down = StoreError::new(StoreErrorKind::Full, "it is full").caused_by(again);
+    assert_eq!(printed(down), "Full: it is full: no disk: no table: no disk: the disk is full");
+    let twice = LedgerError::new("no table").caused_by(LedgerError::new("no table"));
+    let down = StoreError::new(StoreErrorKind::Full, "it is full").caused_by(twice);
+    assert_eq!(printed(down), "Full: it is full: no table");
+
     let ledger = LedgerError::new("the table is gone").caused_by(broken());
     assert_eq!(printed(ledger), "the table is gone: the \"wire\" broke");
     let long = "x".repeat(IDENTITY_BYTES_AT_MOST + 1);
