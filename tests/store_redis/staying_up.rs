@@ -37,6 +37,7 @@ async fn behind_a_proxy() -> (RedisServer, Proxy, RedisStore) {
 #[tokio::test]
 async fn callers_with_a_shorter_patience_than_the_store_find_a_dead_connection_too() {
     let (_server, proxy, store) = behind_a_proxy().await;
+    let store = store.call_within(700 * MS);
     let started = Instant::now();
     proxy.swallow_replies(usize::MAX);
     // Like the layer: its own limit ends just before the store's, and drops the call.

@@ -60,11 +60,12 @@ pub(crate) fn completed(answer: Result<Claimed, StoreError>) -> Vec<u8> {
     }
 }
 
-/// A server and a store of its own.
+/// A server and a store of its own, with more patience than half a second: a small machine has many of them
+/// at once.
 pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
     let server = RedisServer::start().await;
     let store = RedisStore::connect(&server.url()).await.expect("the server answers");
-    (server, store)
+    (server, store.call_within(Duration::from_secs(5)))
 }
 
 /// The name of a record in the server, under the default prefix.

@@ -212,7 +212,10 @@ impl World {
             }
             (Told::Executed, Some(may_run)) => may_run || self.plan.recovery == Recovery::Rerun,
             (Told::Executed, None) => self.plan.recovery != Recovery::Refuse,
-            (Told::Refused(RefusalKind::OutcomeUnknown), known) => known.is_none() && !ran,
+            // Whose process died before the store had heard of its end, of that nobody knows it.
+            (Told::Refused(RefusalKind::OutcomeUnknown), known) => {
+                (known.is_none() || self.plan.mortal) && !ran
+            }
             _ => false,
         };
         if !fits {

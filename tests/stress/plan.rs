@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) storm: u64,
     /// Of twenty deliveries, so many do not say their order.
     pub(crate) nameless: u64,
+    /// Processes die, which may be between a handler's end and the store's hearing of it.
+    pub(crate) mortal: bool,
 }
 
 /// The most bytes of an answer that are kept.
@@ -52,6 +54,7 @@ impl Plan {
             lease: chance.pick(leases),
             storm: chance.pick(&[0, 50, 200, 500, 900]),
             nameless: 2,
+            mortal: false,
         }
     }
 

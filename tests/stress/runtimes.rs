@@ -35,7 +35,8 @@ fn runtimes_that_end_in_the_middle_of_anything_run_nothing_twice_and_leave_nothi
         let chance = Chance::new(seed);
         let leases = [100, 400].map(Duration::from_millis);
         // Runs that ended with their runtime have no end that the journal knows.
-        let plan = Plan { storm: chance.pick(&[1, 200]), ..Plan::new(&chance, &leases) };
+        let storm = chance.pick(&[1, 200]);
+        let plan = Plan { storm, mortal: true, ..Plan::new(&chance, &leases) };
         let storm = Arc::new(AtomicU64::new(plan.storm));
         let store = MemoryStore::new();
         let way = Weather { store: store.clone(), chance: chance.clone(), storm: storm.clone() };

@@ -11,7 +11,7 @@ use super::call::{Call, Run};
 use super::{
     Failure,
     call::Ask,
-    command,
+    command::{self, Name},
     connection::Connection,
     guard::{Found, Guard},
     info::Info,
@@ -221,7 +221,7 @@ async fn canary(
     write: bool,
 ) -> Result<String, Failure> {
     let command = || {
-        let command = script::CANARY.on(name.as_bytes(), 4, 128).arg(known).arg(new);
+        let command = script::CANARY.begin(5, 128).arg(name).arg(known).arg(new);
         command.number(command::ms(CANARY_FOR)).arg(if write { "1" } else { "" })
     };
     lane.run(&script::CANARY, command).await?.text().map_err(Failure::from)
@@ -230,29 +230,26 @@ async fn canary(
 /// Writes again what this process has there.
 async fn write(lane: &Lane<'_>, guard: &Guard) -> Result<(), Failure> {
     let (held, done) = guard.own.all();
-    let named = |grant: &Grant| {
-        let name = command::name(guard.prefix(), &grant.key);
-        lane.link.known.owns(&name).then_some(name)
-    };
-    let held: Vec<_> = held.into_iter().filter_map(|grant| Some((named(&grant)?, grant))).collect();
+    let owns = |grant: &Grant| lane.link.known.owns(&Vec::from(guard.name(&grant.key)));
+    let held: Vec<_> = held.into_iter().filter(owns).collect();
     for some in held.chunks(AT_ONCE) {
-        let renew = |name: &[u8], grant| command::renew(name, grant);
-        let commands =
-            some.iter().map(|(name, grant)| (grant.token, &name[..], renew(name, grant)));
+        let commands = some.iter().map(|grant| {
+            let name = guard.name(&grant.key);
+            (grant.token, name, command::renew(name, grant))
+        });
         let written = all(lane, &script::RENEW, commands).await?;
-        for ((_, grant), written) in some.iter().zip(written) {
+        for (grant, written) in some.iter().zip(written) {
             told(guard, grant, written, true);
         }
     }
-    let done: Vec<_> =
-        done.into_iter().filter_map(|(grant, kept)| Some((named(&grant)?, grant, kept))).collect();
+    let done: Vec<_> = done.into_iter().filter(|(grant, _)| owns(grant)).collect();
     for some in done.chunks(AT_ONCE) {
-        let complete = |name: &[u8], grant, kept| command::complete(name, grant, kept);
-        let commands = some
-            .iter()
-            .map(|(name, grant, kept)| (grant.token, &name[..], complete(name, grant, kept)));
+        let commands = some.iter().map(|(grant, kept)| {
+            let name = guard.name(&grant.key);
+            (grant.token, name, command::complete(name, grant, kept))
+        });
         let written = all(lane, &script::COMPLETE, commands).await?;
-        for ((_, grant, _), written) in some.iter().zip(written) {
+        for ((grant, _), written) in some.iter().zip(written) {
             told(guard, grant, written, false);
         }
     }
@@ -274,7 +271,7 @@ fn told(guard: &Guard, grant: &Grant, written: Option<Written>, held: bool) {
 async fn all<'a>(
     lane: &Lane<'_>,
     script: &'static Script,
-    commands: impl Iterator<Item = (ClaimToken, &'a [u8], Command)>,
+    commands: impl Iterator<Item = (ClaimToken, Name<'a>, Command)>,
 ) -> Result<Vec<Option<Written>>, Failure> {
     let (whose, commands): (Vec<_>, Vec<_>) =
         commands.map(|(owner, name, command)| ((owner, name), command)).unzip();
@@ -305,7 +302,7 @@ async fn all<'a>(
 async fn elsewhere(
     lane: &Lane<'_>,
     script: &'static Script,
-    name: &[u8],
+    name: Name<'_>,
     command: &Command,
     error: &redis::ServerError,
 ) -> Option<Reply> {
@@ -313,7 +310,7 @@ async fn elsewhere(
     if refused::is_elsewhere(error) {
         let run = Run { script, command: || command.clone() };
         let call = Call::new(script.name(), WITHIN);
-        return lane.link.known.cluster()?.call(&call, name, &run).await.ok();
+        return lane.link.known.cluster()?.call(&call, &Vec::from(name), &run).await.ok();
     }
     // Only in a cluster there is another place.
     let _ = (lane, script, name, command, error);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     Failure, RedisStore,
     call::Ask,
-    command,
+    command::{self, Name},
     guard::{self, Gate},
     lane::Lane,
     refused,
@@ -27,8 +27,6 @@ const FETCHES_AT_MOST: usize = 3;
 #[derive(Clone, Copy)]
 pub(super) struct Claiming<'a> {
     pub(super) store: &'a RedisStore,
-    /// Of the record.
-    pub(super) name: &'a [u8],
     pub(super) claim: &'a Claim,
     pub(super) asked: Instant,
 }
@@ -61,7 +59,7 @@ impl Claiming<'_> {
 
     async fn send(&self, lane: &Lane<'_>) -> Result<Claimed, Failure> {
         let (not_after, trusted) = (self.not_after(lane)?, self.trusted(lane));
-        let command = move || command::claim(self.name, self.claim, not_after, &trusted);
+        let command = move || command::claim(self.name(), self.claim, not_after, &trusted);
         let times = {
             let answer = match self.claim.alias.is_none() && !self.blocks() {
                 true => self.told(lane, lane.run(&script::CLAIM, &command).await?)?,
@@ -79,6 +77,10 @@ impl Claiming<'_> {
         let claimed = Box::pin(self.fetch(lane, command(), times)).await?;
         self.holds(&claimed);
         Ok(claimed)
+    }
+
+    fn name(&self) -> Name<'_> {
+        self.store.name(&self.claim.key)
     }
 
     fn holds(&self, claimed: &Claimed) {
@@ -152,7 +154,7 @@ impl Claiming<'_> {
         command: &Command,
     ) -> Result<Answer, Failure> {
         let claim = self.claim;
-        let (first, bind) = command::bind(&self.store.name(&alias.key), claim, alias);
+        let (first, bind) = command::bind(self.store.name(&alias.key), claim, alias);
         let [mut bound, mut claimed] = both(lane.send_all(&[&bind, command]).await?)?;
         match (refused::is_no_script(&bound), refused::is_no_script(&claimed)) {
             (false, false) => {}
@@ -181,7 +183,7 @@ impl Claiming<'_> {
         mut times: Bytes,
     ) -> Result<Claimed, Failure> {
         for _ in 0..FETCHES_AT_MOST {
-            let record = lane.send(&command::whole(self.name)).await?;
+            let record = lane.send(&command::whole(self.name())).await?;
             if let Value::ServerError(error) = record {
                 return Err(Failure::Server(error));
             }

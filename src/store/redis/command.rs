@@ -37,20 +37,38 @@ fn print(print: Option<&Fingerprint>) -> &[u8; 32] {
     print.map_or(&NO_PRINT, Fingerprint::as_bytes)
 }
 
-/// The name of a record in the server. The prefix has the colon that ends it.
-pub(super) fn name(prefix: &str, key: &RecordKey) -> Vec<u8> {
-    let mut digits = [0; 43];
-    let written = URL_SAFE_NO_PAD.encode_slice(key.as_bytes(), &mut digits);
-    debug_assert_eq!(written, Ok(digits.len()), "32 bytes are 43 digits");
-    let mut name = Vec::with_capacity(prefix.len() + digits.len());
-    name.extend_from_slice(prefix.as_bytes());
-    name.extend_from_slice(&digits);
-    name
+/// The name of a record in the server, which is spelled where it is needed.
+#[derive(Clone, Copy)]
+pub(super) struct Name<'a> {
+    /// With the colon that ends it.
+    pub(super) prefix: &'a str,
+    pub(super) key: &'a RecordKey,
+}
+
+const DIGITS: usize = 43;
+
+impl Name<'_> {
+    pub(super) fn len(self) -> usize {
+        self.prefix.len() + DIGITS
+    }
+
+    pub(super) fn digits(self) -> [u8; DIGITS] {
+        let mut digits = [0; DIGITS];
+        let written = URL_SAFE_NO_PAD.encode_slice(self.key.as_bytes(), &mut digits);
+        debug_assert_eq!(written, Ok(DIGITS), "32 bytes are 43 digits");
+        digits
+    }
+}
+
+impl From<Name<'_>> for Vec<u8> {
+    fn from(name: Name<'_>) -> Self {
+        [name.prefix.as_bytes(), &name.digits()].concat()
+    }
 }
 
 /// `not_after` is the deadline of the claim by the server's clock, in ms; `trusted` the identity of the
 /// server that may grant it, `*` for any one that says which it is, empty for any.
-pub(super) fn claim(name: &[u8], claim: &Claim, not_after: u64, trusted: &str) -> Command {
+pub(super) fn claim(name: Name<'_>, claim: &Claim, not_after: u64, trusted: &str) -> Command {
     let command = script::CLAIM
         .on(name, 9, 192 + claim.label.len())
         .arg(claim.token.as_bytes())
@@ -70,7 +88,7 @@ pub(super) fn claim(name: &[u8], claim: &Claim, not_after: u64, trusted: &str) -
 }
 
 /// What makes the alias; for a look, which writes nothing, what looks whether it could be made.
-pub(super) fn bind(name: &[u8], claimed: &Claim, alias: &Alias) -> (&'static Script, Command) {
+pub(super) fn bind(name: Name<'_>, claimed: &Claim, alias: &Alias) -> (&'static Script, Command) {
     if claimed.is_look() {
         let (lease, hold) = (claimed.lease, claimed.hold);
         let look = Claim::new(alias.key, claimed.token, None, lease, hold, Duration::ZERO);
@@ -81,11 +99,11 @@ pub(super) fn bind(name: &[u8], claimed: &Claim, alias: &Alias) -> (&'static Scr
 }
 
 /// A record as it stands.
-pub(super) fn whole(name: &[u8]) -> Command {
-    Command::new("GETRANGE").arg(name).number(0).number(-1)
+pub(super) fn whole(name: Name<'_>) -> Command {
+    Command::new("GETRANGE").name(name).number(0).number(-1)
 }
 
-pub(super) fn renew(name: &[u8], grant: &Grant) -> Command {
+pub(super) fn renew(name: Name<'_>, grant: &Grant) -> Command {
     script::RENEW
         .on(name, 8, 160 + grant.label.len())
         .arg(grant.token.as_bytes())
@@ -98,7 +116,7 @@ pub(super) fn renew(name: &[u8], grant: &Grant) -> Command {
         .arg(letter(grant.previous))
 }
 
-pub(super) fn complete(name: &[u8], grant: &Grant, kept: &Kept) -> Command {
+pub(super) fn complete(name: Name<'_>, grant: &Grant, kept: &Kept) -> Command {
     script::COMPLETE
         .on(name, 6, 160 + kept.payload.len())
         .arg(grant.token.as_bytes())
@@ -110,7 +128,7 @@ pub(super) fn complete(name: &[u8], grant: &Grant, kept: &Kept) -> Command {
         .arg(&kept.payload)
 }
 
-pub(super) fn release(name: &[u8], release: &Release) -> Command {
+pub(super) fn release(name: Name<'_>, release: &Release) -> Command {
     let command = script::RELEASE.on(name, 8, 512);
     match release {
         Release::Grant { grant, reason } => {
@@ -141,7 +159,7 @@ pub(super) fn release(name: &[u8], release: &Release) -> Command {
     }
 }
 
-pub(super) fn resolve(name: &[u8], resolve: &Resolve) -> Command {
+pub(super) fn resolve(name: Name<'_>, resolve: &Resolve) -> Command {
     let (to, ttl, payload) = match &resolve.verdict {
         Verdict::Done(kept) => ("C", kept.retention, &kept.payload[..]),
         Verdict::NotDone { hold } => ("R", *hold, &[][..]),
@@ -159,7 +177,7 @@ pub(super) fn resolve(name: &[u8], resolve: &Resolve) -> Command {
     command.arg(resolve.token.as_bytes())
 }
 
-pub(super) fn issue(name: &[u8], issue: &Issue) -> Command {
+pub(super) fn issue(name: Name<'_>, issue: &Issue) -> Command {
     script::ISSUE
         .on(name, 3, 64)
         .arg(issue.token.as_bytes())
@@ -170,6 +188,16 @@ pub(super) fn issue(name: &[u8], issue: &Issue) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_the_prefix_and_the_key_in_a_command_as_elsewhere() {
+        let key = RecordKey::from_bytes([251; 32]);
+        let name = Name { prefix: "shop:", key: &key };
+        let expected = format!("shop:{key}").into_bytes();
+        assert_eq!(whole(name).words().nth(1), Some(&expected[..]));
+        assert_eq!(Vec::from(name), expected);
+        assert_eq!(name.len(), expected.len());
+    }
 
     #[test]
     fn a_column_is_as_wide_as_it_is_whatever_the_number() {

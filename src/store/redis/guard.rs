@@ -9,8 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::own::Own;
-use crate::store::{Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover};
+use super::{command::Name, own::Own};
+use crate::{
+    record::RecordKey,
+    store::{Claim, Claimed, IfForgotten, StoreError, StoreErrorKind, Takeover},
+};
 
 /// More than an owner that is alive needs to renew its lease, which it does each third of it.
 const RENEWALS_MAY_LAG: Duration = Duration::from_secs(1);
@@ -122,6 +125,11 @@ impl Guard {
     /// With the colon that ends it.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// The name of a record.
+    pub(super) fn name<'a>(&'a self, key: &'a RecordKey) -> Name<'a> {
+        Name { prefix: &self.prefix, key }
     }
 
     /// Whether the canary of this name is to be looked at, at a time when those that are known are, or

@@ -202,7 +202,7 @@ impl RedisStore {
         // There is always one of this name, and all processes look at it.
         let name = again::canary_name(self.guard.prefix(), 0);
         let accept = again::Accept { guard: &self.guard, name: &name };
-        self.reach.call(&Call::new("canary", self.call_within), name.as_bytes(), &accept).await
+        self.reach.call(&Call::new("canary", self.call_within), &name[..], &accept).await
     }
 
     /// A claim counts only when so many replicas have it, which may take so long: half of

@@ -87,7 +87,7 @@ impl Reach {
     pub(super) async fn call<A: Ask>(
         &self,
         call: &Call<'_>,
-        name: &[u8],
+        name: impl Into<Vec<u8>> + Send,
         ask: &A,
     ) -> Result<A::Answer, StoreError> {
         match self {
@@ -97,7 +97,9 @@ impl Reach {
                 call.make(link, ask).await.map_err(|wrong| wrong.error)
             }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(cluster) => Box::pin(cluster.call(call, name, ask)).await,
+            Self::Cluster(cluster) => {
+                Box::pin(async { cluster.call(call, &name.into(), ask).await }).await
+            }
         }
     }
 }

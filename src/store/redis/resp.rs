@@ -4,6 +4,8 @@
 use bytes::Bytes;
 use itoa::Integer;
 
+use super::command::Name;
+
 /// `$`, the longest length, and the ends of two lines.
 const FRAME: usize = 1 + 20 + 2 + 2;
 
@@ -30,10 +32,20 @@ impl Command {
 
     /// One more argument, of any bytes. Of an array the length is known before it runs.
     #[inline]
-    pub(super) fn arg(mut self, argument: impl AsRef<[u8]>) -> Self {
+    pub(super) fn arg(self, argument: impl AsRef<[u8]>) -> Self {
         let argument = argument.as_ref();
-        line(&mut self.spelled, b'$', argument.len());
-        self.spelled.extend_from_slice(argument);
+        self.parts_of_one([argument], argument.len())
+    }
+
+    /// One more argument: the name of a record.
+    pub(super) fn name(self, name: Name<'_>) -> Self {
+        self.parts_of_one([name.prefix.as_bytes(), &name.digits()], name.len())
+    }
+
+    #[inline]
+    fn parts_of_one<const N: usize>(mut self, parts: [&[u8]; N], length: usize) -> Self {
+        line(&mut self.spelled, b'$', length);
+        parts.iter().for_each(|part| self.spelled.extend_from_slice(part));
         self.spelled.extend_from_slice(b"\r\n");
         self.words += 1;
         self

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::resp::Command;
+use super::{command::Name, resp::Command};
 
 /// One transition: what is told at once, if anything, then `record.lua`, then its own text.
 #[derive(Debug)]
@@ -45,13 +45,19 @@ impl Script {
         self.name
     }
 
-    /// The start of a command that runs it on `key` by its hash, with room for its arguments, which follow.
-    pub(super) fn on(&self, key: &[u8], arguments: usize, bytes: usize) -> Command {
+    /// The start of a command that runs it by its hash on a record, with room for its arguments, which
+    /// follow.
+    pub(super) fn on(&self, name: Name<'_>, arguments: usize, bytes: usize) -> Command {
+        self.begin(1 + arguments, name.len() + bytes).name(name)
+    }
+
+    /// The same, up to the name of the key.
+    pub(super) fn begin(&self, arguments: usize, bytes: usize) -> Command {
         let start = self.start.get_or_init(|| {
             let script = redis::Script::new(self.text);
             Command::new("EVALSHA").arg(script.get_hash()).arg("1")
         });
-        Command::beginning_with(start, 1 + arguments, key.len() + bytes).arg(key)
+        Command::beginning_with(start, arguments, bytes)
     }
 
     /// The same command with the text in place of the hash, for a server that does not know the
@@ -72,7 +78,7 @@ mod tests {
 
     #[test]
     fn spelled_out_a_command_differs_in_its_first_two_words_alone() {
-        let by_hash = BIND.on(b"k", 2, 8).number(60_000).arg(b"\0target");
+        let by_hash = BIND.begin(3, 8).arg("k").number(60_000).arg(b"\0target");
         let spelled_out = BIND.spelled_out(&by_hash);
         let (short, long) = (words(&by_hash), words(&spelled_out));
         assert_eq!(short[0], b"EVALSHA");
@@ -86,7 +92,7 @@ mod tests {
     #[test]
     fn every_script_reads_the_record_and_has_a_hash_of_its_own() {
         let all = [&BIND, &CLAIM, &COMPLETE, &ISSUE, &RELEASE, &RENEW, &RESOLVE];
-        let starts = all.map(|script| script.on(b"k", 0, 0));
+        let starts = all.map(|script| script.begin(0, 0));
         let mut hashes: Vec<_> = starts.iter().map(words).collect();
         hashes.sort();
         hashes.dedup();

@@ -10,7 +10,8 @@ use super::{
     Failure, RedisStore,
     call::{Ask, Call, Run},
     claim::Claiming,
-    command, guard,
+    command::{self, Name},
+    guard,
     lane::Lane,
     link::Link,
     reach::Reach,
@@ -28,8 +29,8 @@ use crate::{
 };
 
 impl RedisStore {
-    pub(super) fn name(&self, key: &RecordKey) -> Vec<u8> {
-        command::name(self.guard.prefix(), key)
+    pub(super) fn name<'a>(&'a self, key: &'a RecordKey) -> Name<'a> {
+        self.guard.name(key)
     }
 
     /// One transition of one record.
@@ -37,7 +38,7 @@ impl RedisStore {
     fn run(
         &self,
         script: &'static Script,
-        name: &[u8],
+        name: Name<'_>,
         command: impl Fn() -> Command + Send + Sync,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         async move {
@@ -52,17 +53,16 @@ impl RedisStore {
         let call = Call::new("claim", self.call_within);
         if let Some(alias) = claim.alias.take() {
             let name = self.name(&alias.key);
-            let (first, bind) = command::bind(&name, &claim, &alias);
-            let bound = self.run(first, &name, || bind.clone()).await?;
+            let (first, bind) = command::bind(name, &claim, &alias);
+            let bound = self.run(first, name, || bind.clone()).await?;
             let not_bound =
                 if claim.is_look() { bound.seen_by_look(&claim)? } else { bound.not_bound()? };
             if let Some(taken) = not_bound {
                 return Ok(taken);
             }
         }
-        let name = self.name(&claim.key);
-        let claiming = Claiming { store: self, name: &name, claim: &claim, asked: call.since };
-        self.reach.call(&call, &name, &claiming).await
+        let claiming = Claiming { store: self, claim: &claim, asked: call.since };
+        self.reach.call(&call, self.name(&claim.key), &claiming).await
     }
 
     /// A page of what one server has.
@@ -91,15 +91,15 @@ impl Store for RedisStore {
             if self.reach.is_cluster() && claim.alias.is_some() {
                 return Box::pin(self.bind_then_claim(claim)).await;
             }
-            let (name, call) = (self.name(&claim.key), Call::new("claim", self.call_within));
-            let claiming = Claiming { store: self, name: &name, claim: &claim, asked: call.since };
-            self.reach.call(&call, &name, &claiming).await
+            let call = Call::new("claim", self.call_within);
+            let claiming = Claiming { store: self, claim: &claim, asked: call.since };
+            self.reach.call(&call, self.name(&claim.key), &claiming).await
         }
     }
 
     async fn renew(&self, grant: &Grant) -> Result<Written, StoreError> {
         let name = self.name(&grant.key);
-        let written = self.run(&script::RENEW, &name, || command::renew(&name, grant)).await?;
+        let written = self.run(&script::RENEW, name, || command::renew(name, grant)).await?;
         let written = written.written(grant.token)?;
         if written.is_stored() {
             self.guard.own.holds(grant);
@@ -117,9 +117,8 @@ impl Store for RedisStore {
     ) -> impl Future<Output = Result<Written, StoreError>> + Send {
         async move {
             let name = self.name(&grant.key);
-            let command = || command::complete(&name, grant, &kept);
-            let written =
-                self.run(&script::COMPLETE, &name, command).await?.written(grant.token)?;
+            let command = || command::complete(name, grant, &kept);
+            let written = self.run(&script::COMPLETE, name, command).await?.written(grant.token)?;
             if written.is_stored() {
                 self.guard.own.completed(grant, kept);
             }
@@ -128,24 +127,25 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, release: Release) -> Result<Written, StoreError> {
-        let name = self.name(&release.key());
-        let command = || command::release(&name, &release);
-        let written = self.run(&script::RELEASE, &name, command).await?.written(release.token())?;
+        let key = release.key();
+        let name = self.name(&key);
+        let command = || command::release(name, &release);
+        let written = self.run(&script::RELEASE, name, command).await?.written(release.token())?;
         self.guard.own.ended(&release.token());
         Ok(written)
     }
 
     async fn resolve(&self, resolve: Resolve) -> Result<Resolved, StoreError> {
         let name = self.name(&resolve.key);
-        let resolving = Resolving { store: self, resolve: &resolve, name: &name };
+        let resolving = Resolving { store: self, resolve: &resolve, name };
         let call = Call::new(script::RESOLVE.name(), self.call_within);
-        self.reach.call(&call, &name, &resolving).await?.resolved()
+        self.reach.call(&call, name, &resolving).await?.resolved()
     }
 
     async fn issue(&self, issue: Issue) -> Result<Issued, StoreError> {
         let name = self.name(&issue.key);
-        let command = || command::issue(&name, &issue);
-        self.run(&script::ISSUE, &name, command).await?.issued(issue.token)
+        let command = || command::issue(name, &issue);
+        self.run(&script::ISSUE, name, command).await?.issued(issue.token)
     }
 
     async fn scan(&self, from: Cursor, at_most: usize) -> Result<Page, StoreError> {
@@ -161,7 +161,7 @@ impl Store for RedisStore {
 struct Resolving<'a> {
     store: &'a RedisStore,
     resolve: &'a Resolve,
-    name: &'a [u8],
+    name: Name<'a>,
 }
 
 impl Ask for Resolving<'_> {

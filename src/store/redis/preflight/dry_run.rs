@@ -5,10 +5,7 @@ use std::time::Duration;
 use super::{Findings, Level};
 use crate::{
     record::{ClaimToken, RecordKey},
-    store::{
-        Claim, Claimed, Kept, RedisStore, Store, StoreError, Written,
-        redis::{command, link::Link},
-    },
+    store::{Claim, Claimed, Kept, RedisStore, Store, StoreError, Written, redis::link::Link},
 };
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -44,7 +41,7 @@ fn key_on(store: &RedisStore, link: &Link) -> RecordKey {
     for _ in 0..KEYS_TRIED {
         let halves = [ClaimToken::random(), ClaimToken::random()].map(|half| *half.as_bytes());
         key.copy_from_slice(halves.as_flattened());
-        if link.known.owns(&command::name(store.guard.prefix(), &RecordKey::from_bytes(key))) {
+        if link.known.owns(&Vec::from(store.name(&RecordKey::from_bytes(key)))) {
             break;
         }
     }
