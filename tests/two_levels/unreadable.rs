@@ -10,7 +10,8 @@ use super::{Shop, assert_refused, deliver, notification};
 const OVERWRITE_ALIAS: &str = "\
     local aliases = 0 \
     for _, name in ipairs(redis.call('KEYS', '*')) do \
-      if string.sub(redis.call('GET', name), 3, 3) == 'L' then \
+      local is_record = not string.find(name, ':canary', 1, true) \
+      if is_record and string.sub(redis.call('GET', name), 3, 3) == 'L' then \
         redis.call('SET', name, 'I9 of a newer version') \
         aliases = aliases + 1 \
       end \
