@@ -136,10 +136,10 @@ async fn claim(shared: Arc<Shared>, job: Job, span: &Span) -> Result<Claim, Refu
         };
         if met.takes_time() {
             // What is awaited may be for this very process to tell.
-            way.shared().keeper.resume();
+            way.shared.keeper.resume();
         }
         if let Some(payload) = way.after(met).await? {
-            return stored(way.subject(), payload).map(Claim::Stored);
+            return stored(&way.subject, payload).map(Claim::Stored);
         }
     }
 }

@@ -73,7 +73,7 @@ where
     // Asked before the claim, so that what cannot be served now claims nothing.
     ready(&mut inner).await?;
     let way = Way::new(shared, subject, delivery, print, one_time);
-    let operation = Operation::new(way.subject().clone(), way.no_grant(Previous::Nothing));
+    let operation = Operation::new(way.subject.clone(), way.no_grant(Previous::Nothing));
     let would = match claim(way, &span).await {
         Ok(execution) => {
             telemetry::record_handled(&span, &rule, "executed");
@@ -94,7 +94,7 @@ where
 ///
 /// What was claimed and not granted is called off before the handler starts.
 async fn claim(mut way: Way, span: &Span) -> Result<Execution, Would> {
-    let within = way.subject().rule.policy().call_within;
+    let within = way.subject.rule.policy().call_within;
     let until = Instant::now() + within + ENDS_BY_ITSELF;
     let seen = timeout_at(until, way.observe()).await;
     let (would, why) = match seen {
@@ -107,7 +107,7 @@ async fn claim(mut way: Way, span: &Span) -> Result<Execution, Would> {
 }
 
 fn start(way: Way, granted: Granted, span: &Span) -> Result<Execution, Would> {
-    let subject = way.subject().clone();
+    let subject = way.subject.clone();
     Execution::start(way, granted).ok_or_else(|| {
         let kind = RefusalKind::ShuttingDown;
         telemetry::would_have_refused(
@@ -122,7 +122,7 @@ fn start(way: Way, granted: Granted, span: &Span) -> Result<Execution, Would> {
 }
 
 fn tell(span: &Span, way: &Way, would: Would, why: &Why) {
-    let (rule, key) = (&way.subject().rule, &way.subject().record);
+    let (rule, key) = (&way.subject.rule, &way.subject.record);
     match would {
         Would::Replay => telemetry::would_have_replayed(span, rule, key),
         Would::Wait => telemetry::would_have_waited(span, rule, key),

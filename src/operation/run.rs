@@ -138,7 +138,7 @@ impl Asked {
                 match answered {
                     Ok(None) => {}
                     Ok(Some(payload)) => {
-                        let replayed = replay(way.subject(), payload);
+                        let replayed = replay(&way.subject, payload);
                         return Ok(match replayed {
                             Ok(response) => {
                                 self.handled("replayed");
@@ -201,7 +201,7 @@ async fn meanwhile<S: Clone>(
     met: Met,
 ) -> Result<Option<Bytes>, Refusal> {
     // What is awaited may be for this very process to tell.
-    way.shared().keeper.resume();
+    way.shared.keeper.resume();
     // The reservation is given back: nothing is run, or not before somebody else's run has ended.
     let unready = inner.clone();
     drop(mem::replace(inner, unready));

@@ -106,14 +106,6 @@ impl Way {
         Self { shared, subject, claimant, takeover, led: None, before, rounds: 0, wait_until: None }
     }
 
-    pub(super) fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
     /// What `read` makes of what the first claim would be answered, if that is known here to be a stored
     /// answer.
     pub(super) fn recent_answer<T>(
