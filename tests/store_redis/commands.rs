@@ -12,7 +12,7 @@ use crate::support::{HOLD, Value, claim, completed, granted, kept, new_key};
 
 /// Calls of each command that came from clients: a command that a script runs is counted by the
 /// server too, and is left out here.
-async fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
+pub(crate) async fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
     let Value::BulkString(stats) = server.command(&["INFO", "commandstats"]).await else {
         panic!("no commandstats");
     };

@@ -9,7 +9,10 @@ use tower_idempotency::{
 };
 use tower_idempotency_test_support::{Log, Proxy, RedisServer};
 
-use crate::support::{HOLD, Value, WITHIN, completed, granted, kept, name, new_key};
+use crate::{
+    commands::calls,
+    support::{HOLD, Value, WITHIN, completed, granted, kept, name, new_key},
+};
 
 /// A third of it and a second are how long nothing is granted: two seconds.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
@@ -151,16 +154,17 @@ async fn who_was_granted_what_was_too_long_to_be_told_and_is_gone_is_a_living_ow
             .unwrap()
             .is_stored()
     );
+    // As in `two`.
     sleep(Duration::from_millis(200)).await;
 
     // It is told that there is an answer, and comes for it when it is over.
-    let replies = proxy.counts().replies;
+    let run = calls(&server).await["evalsha"];
     proxy.hold_replies();
     let asking = tokio::spawn({
         let owner = owner.clone();
         async move { owner.claim(claim(done.key)).await }
     });
-    proxy.wait_until(|counts| counts.replies > replies).await;
+    until(async || calls(&server).await["evalsha"] > run).await;
     assert_eq!(server.command(&["DEL", &name(done.key)]).await, Value::Int(1));
     proxy.heal();
     granted(asking.await.unwrap());
